@@ -1,0 +1,84 @@
+# Everything a person or a pipeline does with this repository. `make help` lists it.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export PYTHONPATH := $(CURDIR)/tests/support
+
+.PHONY: help setup demo test test-fast lint verify crds lock bench apiserver node parts clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+# pyvenv.cfg, not the folder: an interrupted run leaves a folder without it.
+$(VENV)/pyvenv.cfg:
+	@echo "setup: making the virtual environment $(VENV) (about 5 s)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kvquota needs Python 3.11 or newer: call make with PYTHON=python3.11")'
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.dev: requirements/dev.lock requirements/build.lock pyproject.toml | $(VENV)/pyvenv.cfg
+	@echo "setup: fetching the locked packages for development (about 40 s the first time)"
+	@$(PIP) install --require-hashes -r requirements/build.lock -r requirements/dev.lock
+	@$(PIP) install --no-build-isolation --no-deps --editable .
+	@touch $(VENV)/.dev $(VENV)/.demo
+
+$(VENV)/.demo: requirements/demo.lock requirements/build.lock pyproject.toml | $(VENV)/pyvenv.cfg
+	@echo "setup: fetching the locked packages for the demo (about 25 s the first time)"
+	@$(PIP) install --require-hashes -r requirements/build.lock -r requirements/demo.lock
+	@$(PIP) install --no-build-isolation --no-deps --editable .
+	@touch $(VENV)/.demo
+
+setup: $(VENV)/.dev ## make the development environment from the locked packages
+
+demo: $(VENV)/.demo ## two tenants, one floods: what the quota does, in under a minute (ARGS=... are passed on)
+	@$(BIN)/kvquota demo $(ARGS)
+
+parts: setup ## fetch and build the real parts that the tests run against (once per machine)
+	@$(BIN)/python -m testcluster.assets
+	@$(BIN)/python -m testengine.environment
+
+test: parts ## every test on all real parts (ARGS=... are passed on)
+	@$(BIN)/python -m pytest $(ARGS)
+
+test-fast: setup ## unit and property tests with the coverage gate: no network, no real parts
+	@$(BIN)/python -m pytest tests/unit tests/properties --cov --cov-report= $(ARGS)
+	@$(BIN)/python -m coverage report --fail-under=100 --include="$(PURE)"
+
+# Packages that decide and do nothing else: every branch is tested.
+PURE = crds/kvquota_api/*,operator/kvquota_operator/reconcile/*,operator/kvquota_operator/planning/*,sidecar/kvquota_sidecar/ledger/*,sidecar/kvquota_sidecar/admission/*,sidecar/kvquota_sidecar/estimate/*,sidecar/kvquota_sidecar/refusals/*
+
+lint: setup ## style, types, and who may import whom
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+crds: setup ## write crds/*.yaml and the chart's copies from the models
+	@$(BIN)/python -m kvquota_api.crdgen crds charts/kvquota/crds
+
+verify: lint ## lint, and refuse generated files that are not what the models say
+	@$(BIN)/python -m kvquota_api.crdgen --check crds charts/kvquota/crds
+
+LOCK = uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --no-annotate --python-version 3.11
+lock: ## write the lock files again (needs uv on PATH)
+	@$(LOCK) pyproject.toml --extra cli -o requirements/demo.lock
+	@$(LOCK) pyproject.toml --extra dev -c requirements/demo.lock -o requirements/dev.lock
+	@$(LOCK) pyproject.toml --extra operator -c requirements/demo.lock -o requirements/operator.lock
+	@$(LOCK) pyproject.toml --extra sidecar -c requirements/demo.lock -o requirements/sidecar.lock
+	@$(LOCK) requirements/build.in -o requirements/build.lock
+
+apiserver: setup ## a real kube-apiserver and etcd on this machine, until Ctrl-C
+	@$(BIN)/python -m testcluster.apiserver
+
+node: setup ## a whole single-node Kubernetes in namespaces of its own, until Ctrl-C (root)
+	@$(BIN)/python -m testcluster.node
+
+bench: setup ## the sidecar beside known proxies, measured in one run (ARGS=... are passed on)
+	@$(BIN)/python -m pytest tests/bench $(ARGS)
+
+clean: ## remove what the targets above made in this folder
+	@rm -rf $(VENV) .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build

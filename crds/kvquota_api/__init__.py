@@ -1,0 +1,1 @@
+"""The contract of kvquota: resources, units, and the documents of the channel. Pure."""

@@ -1,0 +1,51 @@
+"""How many KV blocks a sequence of a given length holds.
+
+Decides the cost of a request from its length and the layer groups of the plan. Pure.
+
+Invariants:
+
+1. The cost grows with the length, never falls.
+2. Every group draws its blocks from the same pool, so the costs of the groups add up (KVMATH.md R5.4).
+
+It does not know how the groups were found: that is `kvquota_api.memory.architectures`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from kvquota_api.amounts import Blocks, Tokens
+
+GroupKind = Literal["Full", "Sliding", "State"]
+
+
+class LayerGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
+    """One group of layers that share block tables.
+
+    `block_tokens`: tokens of one sequence in one block of this group, at least 1.
+    `window_tokens`: for Sliding, what of the past stays in the cache, with the tokens in flight; at least 1.
+    `fixed_blocks`: for State, blocks that one running sequence holds whatever its length.
+    """
+
+    kind: GroupKind
+    block_tokens: int
+    window_tokens: int = 0
+    fixed_blocks: int = 0
+
+
+def blocks_for(groups: Iterable[LayerGroup], length: Tokens) -> Blocks:
+    """Blocks that one sequence of `length` tokens holds over all groups; 0 for an empty sequence."""
+    if length <= 0:
+        return Blocks(0)
+    return Blocks(sum(_group_blocks(group, length) for group in groups))
+
+
+def _group_blocks(group: LayerGroup, length: int) -> int:
+    if group.kind == "State":
+        return group.fixed_blocks
+    if group.kind == "Sliding":
+        return -(-min(group.window_tokens, length) // group.block_tokens) + 1
+    return -(-length // group.block_tokens)

@@ -1,0 +1,178 @@
+"""The two documents that go from the operator to one sidecar: its config and who its clients are.
+
+Decides their shape, their version and their digest. Pure, and free of pydantic: the sidecar reads it.
+
+Invariants:
+
+1. A document is accepted whole or refused whole; a field that this version does not know refuses it.
+2. Two configs with the same digest mean the same; `generation` only says which is newer, and never goes backwards.
+3. The config holds nothing secret; the identity holds digests of API keys, never the keys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+import msgspec
+
+from kvquota_api.memory.blocks import LayerGroup
+
+CONFIG_VERSION: Final = 1
+MAX_TENANTS: Final = 10_000  # of one pool: bounds the config and every table that the sidecar keeps
+
+Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+Enforcement = Literal["Enforce", "Shadow"]
+FailurePolicy = Literal["Closed", "Open"]
+
+
+class DocumentError(ValueError):
+    """A document that is refused; the text says which field and what is wrong with it."""
+
+
+class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
+    pass
+
+
+class PodRef(_Document, frozen=True, kw_only=True):
+    namespace: Name
+    name: Name
+    uid: Name
+
+
+class PoolRef(_Document, frozen=True, kw_only=True):
+    namespace: Name
+    name: Name
+
+
+class KvPlan(_Document, frozen=True, kw_only=True):
+    """The planned KV pool of one engine.
+
+    `cap_blocks`: the hard cap, null block included. `null_blocks`: blocks that the engine never hands out.
+    `block_tokens`: tokens of one block; `bytes_per_block`: of one GPU; `max_model_len`: tokens of the longest request.
+    """
+
+    cap_blocks: Positive
+    null_blocks: Natural
+    block_tokens: Positive
+    bytes_per_block: Positive
+    max_model_len: Positive
+    groups: Annotated[tuple[LayerGroup, ...], msgspec.Meta(min_length=1, max_length=64)]
+
+
+class TenantShare(_Document, frozen=True, kw_only=True):
+    """What one tenant may hold on this pod. Soft and hard in blocks; None means without limit.
+
+    `id` is "namespace/tenant"; `quota` is the name of the TenantQuota that says so, for messages.
+    """
+
+    id: Name
+    quota: Name
+    priority: Annotated[int, msgspec.Meta(ge=0, le=1000)]
+    soft_blocks: Natural
+    hard_blocks: Natural
+    max_concurrent_requests: Positive | None = None
+    max_context_tokens: Positive | None = None
+    enforcement: Enforcement = "Enforce"
+
+
+class Threshold(_Document, frozen=True, kw_only=True):
+    """A rung's entry and exit, in percent of the pool's pressure."""
+
+    enter_percent: Percent
+    exit_percent: Percent
+
+
+class Ladder(_Document, frozen=True, kw_only=True):
+    guarantee_reserve_percent: Percent = 20
+    eviction_wait_seconds: Annotated[float, msgspec.Meta(ge=0, le=60)] = 2.0
+    min_dwell_seconds: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 10.0
+    shed: Threshold = Threshold(enter_percent=85, exit_percent=80)
+    evict: Threshold = Threshold(enter_percent=92, exit_percent=86)
+
+
+class PodConfig(_Document, frozen=True, kw_only=True):
+    """All that one sidecar enforces. `digest` is `content_digest` of it."""
+
+    version: Literal[1] = CONFIG_VERSION
+    generation: Positive
+    digest: str
+    pod: PodRef
+    pool: PoolRef
+    model: Name
+    engine_type: Literal["vLLM", "SGLang", "LlamaCpp", "TensorRTLLM", "OpenAI"]
+    kv: KvPlan
+    ladder: Ladder
+    tenants: Annotated[tuple[TenantShare, ...], msgspec.Meta(max_length=MAX_TENANTS)]
+    anonymous_tenant: str = ""
+    api_key_header: Name = "Authorization"
+    authorization: Literal["Forward", "Remove"] = "Forward"
+    enforcement: Enforcement = "Enforce"
+
+
+class PoolIdentity(_Document, frozen=True, kw_only=True):
+    """Who the clients of one pool are. `api_keys`: hex HMAC-SHA256 of a key under `pepper` -> tenant id."""
+
+    version: Literal[1] = CONFIG_VERSION
+    digest: str
+    pepper: Annotated[str, msgspec.Meta(min_length=32, max_length=128)]
+    api_keys: dict[Annotated[str, msgspec.Meta(min_length=64, max_length=64)], Name]
+
+
+_D = TypeVar("_D", PodConfig, PoolIdentity)
+
+
+def content_digest(document: PodConfig | PoolIdentity) -> str:
+    """Hex SHA-256 over the canonical JSON of all but `generation` and `digest`."""
+    content: dict[str, Any] = msgspec.to_builtins(document)
+    content.pop("generation", None)
+    content.pop("digest")
+    return hashlib.sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()
+
+
+def sealed(document: _D) -> _D:
+    """The same document with its digest filled in."""
+    return msgspec.structs.replace(document, digest=content_digest(document))
+
+
+def encode(document: PodConfig | PoolIdentity) -> bytes:
+    """Deterministic JSON."""
+    return msgspec.json.encode(document, order="deterministic")
+
+
+def decode_config(data: bytes | str) -> PodConfig:
+    """Read a config. Raises DocumentError that names the field, also where parts contradict each other."""
+    config = _decode(data, PodConfig)
+    ids = [tenant.id for tenant in config.tenants]
+    repeated = sorted({each for each in ids if ids.count(each) > 1}) if len(set(ids)) != len(ids) else []
+    if repeated:
+        raise DocumentError(f"tenants: {', '.join(repeated)} named twice")
+    if config.kv.null_blocks >= config.kv.cap_blocks:
+        raise DocumentError(f"kv.capBlocks: {config.kv.cap_blocks} leaves no block to hand out")
+    if config.anonymous_tenant and config.anonymous_tenant not in ids:
+        raise DocumentError(f"anonymousTenant: {config.anonymous_tenant} is none of the tenants")
+    return config
+
+
+def decode_identity(data: bytes | str) -> PoolIdentity:
+    """Read an identity. Raises DocumentError that names the field."""
+    return _decode(data, PoolIdentity)
+
+
+def _decode(data: bytes | str, kind: type[_D]) -> _D:
+    try:
+        document = msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise DocumentError(f"not a valid {kind.__name__}: {error}") from error
+    if content_digest(document) != document.digest:
+        raise DocumentError("digest: does not match the content; the document was cut or edited")
+    return document
+
+
+def key_digest(pepper: str, key: str) -> str:
+    """Hex HMAC-SHA256 of an API key under the install's pepper: how a key is looked up without being stored."""
+    return hmac.new(pepper.encode(), key.encode(), hashlib.sha256).hexdigest()

@@ -1,0 +1,150 @@
+"""The channel between the operator and one sidecar: `POST /v1/sync`, config one way and usage the other.
+
+Decides the shape of the request and of the answer. Pure, and free of pydantic: the sidecar writes it.
+
+Invariants:
+
+1. The request always names the digests that should be in force; it carries a document only when that document changed.
+2. A document that is refused is named in `rejected`, and the last good one stays in force.
+3. None is "nobody measured it", never 0. Counters only grow within one `epoch` and start at 0 in a new one.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal, TypeVar
+
+import msgspec
+
+from kvquota_api.pod_config import DocumentError, Name, Natural
+
+SYNC_VERSION: Final = 1
+SYNC_PATH: Final = "/v1/sync"
+RECENT_SECONDS: Final = 600  # the window of `recent`: ten minutes, as the columns of `kubectl get tq` say
+
+Source = Literal["None", "File", "Channel"]
+EngineState = Literal["Unknown", "Ready", "Down"]
+Rung = Literal["Normal", "Shed", "Evict", "Truncate", "Fallback"]
+
+
+class _Message(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    pass
+
+
+class SyncRequest(_Message, frozen=True, kw_only=True):
+    """`config` and `identity` are documents of `kvquota_api.pod_config`, read apart: a bad one refuses only itself."""
+
+    version: Literal[1] = SYNC_VERSION
+    config_digest: str
+    identity_digest: str
+    config: msgspec.Raw | None = None
+    identity: msgspec.Raw | None = None
+
+
+class InForce(_Message, frozen=True, kw_only=True):
+    generation: Natural = 0
+    config_digest: str = ""
+    identity_digest: str = ""
+    source: Source = "None"
+
+
+class Rejected(_Message, frozen=True, kw_only=True):
+    """A document that was refused: `reason` is one PascalCase word, `message` a sentence."""
+
+    generation: Natural
+    reason: str
+    message: Annotated[str, msgspec.Meta(max_length=1024)]
+
+
+class EngineUsage(_Message, frozen=True, kw_only=True):
+    """What the engine says of itself. `blocks` with the null block; all of it `age_seconds` before the report."""
+
+    state: EngineState = "Unknown"
+    blocks: Natural | None = None
+    block_tokens: Natural | None = None
+    used_blocks: Natural | None = None
+    running: Natural | None = None
+    waiting: Natural | None = None
+    age_seconds: float | None = None
+
+
+class PoolUsage(_Message, frozen=True, kw_only=True):
+    """Blocks of this pod's pool by ACCOUNTING: `usable` is U, `free` is F, `reserved` is the sum of all charges."""
+
+    usable: Natural
+    free: int
+    reserved: Natural
+    used: Natural
+    unattributed: Natural
+    pressure_percent: float
+    rung: Rung = "Normal"
+    accounting: Literal["Estimated", "Exact"] = "Estimated"
+
+
+class Refusal(_Message, frozen=True, kw_only=True):
+    """The last refusal of a tenant: `code` as the client saw it, `at` in Unix seconds."""
+
+    code: Name
+    message: Annotated[str, msgspec.Meta(max_length=1024)]
+    at: float
+
+
+class Counts(_Message, frozen=True, kw_only=True):
+    """`rejected` and `would_reject` by refusal code, `degraded` by rung."""
+
+    admitted: Natural = 0
+    rejected: dict[str, Natural] = {}
+    would_reject: dict[str, Natural] = {}
+    evicted: Natural = 0
+    degraded: dict[str, Natural] = {}
+
+
+class TenantUsage(_Message, frozen=True, kw_only=True):
+    """One tenant on this pod. `reserved` is C(t) in blocks; `total` since `started_at`, `recent` of ten minutes."""
+
+    id: Name
+    reserved: Natural
+    used: Natural
+    over_soft: Natural
+    in_flight: Natural
+    total: Counts
+    recent: Counts
+    last_refusal: Refusal | None = None
+
+
+class UsageReport(_Message, frozen=True, kw_only=True):
+    """One sidecar's answer to a sync. `epoch` is new in every process; `sequence` grows by one with every report."""
+
+    version: Literal[1] = SYNC_VERSION
+    epoch: Name
+    sequence: Natural
+    started_at: float
+    in_force: InForce
+    rejected: Rejected | None = None
+    engine: EngineUsage
+    pool: PoolUsage | None = None
+    tenants: tuple[TenantUsage, ...] = ()
+
+
+_M = TypeVar("_M", SyncRequest, UsageReport)
+
+
+def encode(message: SyncRequest | UsageReport) -> bytes:
+    """JSON."""
+    return msgspec.json.encode(message)
+
+
+def decode_request(data: bytes) -> SyncRequest:
+    """Read a sync request. Raises DocumentError that names the field."""
+    return _decode(data, SyncRequest)
+
+
+def decode_report(data: bytes) -> UsageReport:
+    """Read a usage report. Raises DocumentError that names the field."""
+    return _decode(data, UsageReport)
+
+
+def _decode(data: bytes, kind: type[_M]) -> _M:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise DocumentError(f"not a valid {kind.__name__}: {error}") from error

@@ -1,0 +1,1 @@
+pytest_plugins = ["cluster_fixtures", "engine_fixtures"]
