@@ -4,7 +4,8 @@ Decides how amounts are written, read and added. Pure.
 
 Invariants:
 
-1. A sum never passes UNLIMITED and a difference never passes 0 (saturating); UNLIMITED plus or minus anything is UNLIMITED.
+1. A sum never passes UNLIMITED and a difference never passes 0 (saturating); UNLIMITED plus or minus anything is
+   UNLIMITED.
 2. A quantity is read exactly as Kubernetes reads it, and a fraction of a byte is rounded up, as there.
 3. A percent is an exact number of hundredths: "2.5" is 250, never a float. A percent of blocks is rounded down, so the
    parts of a pool whose percents sum to 100 or less never sum to more than the pool.

@@ -30,14 +30,17 @@ class _Message(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     pass
 
 
-class SyncRequest(_Message, frozen=True, kw_only=True):
+_ABSENT: Final = msgspec.Raw()  # false; omitted when encoded
+
+
+class SyncRequest(_Message, frozen=True, kw_only=True, omit_defaults=True):
     """`config` and `identity` are documents of `kvquota_api.pod_config`, read apart: a bad one refuses only itself."""
 
     version: Literal[1] = SYNC_VERSION
     config_digest: str
     identity_digest: str
-    config: msgspec.Raw | None = None
-    identity: msgspec.Raw | None = None
+    config: msgspec.Raw = _ABSENT
+    identity: msgspec.Raw = _ABSENT
 
 
 class InForce(_Message, frozen=True, kw_only=True):
