@@ -77,8 +77,8 @@ apiserver: setup ## a real kube-apiserver and etcd on this machine, until Ctrl-C
 node: setup ## a whole single-node Kubernetes in namespaces of its own, until Ctrl-C (root)
 	@$(BIN)/python -m testcluster.node
 
-bench: setup ## the sidecar beside known proxies, measured in one run (ARGS=... are passed on)
-	@$(BIN)/python -m pytest tests/bench $(ARGS)
+bench: setup ## the sidecar beside known proxies, measured in one run (ARGS=--refuse, --disconnect, ...)
+	@$(BIN)/python tests/bench $(ARGS)
 
 clean: ## remove what the targets above made in this folder
 	@rm -rf $(VENV) .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
