@@ -6,7 +6,8 @@ Invariants:
 
 1. A sum never passes UNLIMITED and a difference never passes 0 (saturating); UNLIMITED plus or minus anything is
    UNLIMITED.
-2. A quantity is read exactly as Kubernetes reads it, and a fraction of a byte is rounded up, as there.
+2. A quantity is read exactly as Kubernetes reads it, and a fraction of a byte is rounded up, as there; what is more
+   than 2^63-1 bytes is UNLIMITED, where Kubernetes gives that or a wrong number.
 3. A percent is an exact number of hundredths: "2.5" is 250, never a float. A percent of blocks is rounded down, so the
    parts of a pool whose percents sum to 100 or less never sum to more than the pool.
 
@@ -15,9 +16,12 @@ It does not know how many bytes a block has: that is the plan's (`kvquota_api.me
 
 from __future__ import annotations
 
+import math
 import re
-from decimal import Decimal
+from fractions import Fraction
 from typing import Final, NewType
+
+from kvquota_api.quoting import quoted
 
 Tokens = NewType("Tokens", int)
 Blocks = NewType("Blocks", int)
@@ -29,16 +33,14 @@ WHOLE: Final = Hundredths(100_00)
 
 # apimachinery pkg/api/resource/suffix.go: the suffixes that a Quantity may have.
 _BINARY: Final = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
-_DECIMAL: Final = {
-    "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "": Decimal(1),
-    "k": Decimal(10**3), "M": Decimal(10**6), "G": Decimal(10**9), "T": Decimal(10**12),
-    "P": Decimal(10**15), "E": Decimal(10**18),
-}  # fmt: skip
+_DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}  # powers of 10
+MAX_QUANTITY_LENGTH: Final = 32  # characters: more than any size of memory needs; bounds the arithmetic
 QUANTITY_PATTERN: Final = r"^\+?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,2}|[numkMGTPE]|[KMGTPE]i)?$"
 PERCENT_PATTERN: Final = r"^(?:100(?:\.0{1,2})?|[0-9]{1,2}(?:\.[0-9]{1,2})?)$"
 _QUANTITY: Final = re.compile(
-    r"^\+?(?P<number>[0-9]+\.?[0-9]*|\.[0-9]+)(?P<suffix>[eE][+-]?[0-9]{1,2}|[numkMGTPE]|[KMGTPE]i)?$"
+    r"\+?(?P<number>[0-9]+\.?[0-9]*|\.[0-9]+)(?P<suffix>[eE][+-]?[0-9]{1,2}|[numkMGTPE]|[KMGTPE]i)?"
 )
+_PERCENT: Final = re.compile(PERCENT_PATTERN)
 
 
 class AmountError(ValueError):
@@ -58,22 +60,20 @@ def minus(left: Blocks, right: Blocks) -> Blocks:
 def parse_quantity(value: int | str) -> Bytes:
     """Bytes of a Kubernetes quantity ("8Gi", "1.5G", "100e6", 1024), at least 0, a fraction rounded up.
 
-    Raises AmountError for anything else, and for what does not fit in 63 bits.
+    Raises AmountError for anything else.
     """
-    match = _QUANTITY.match(str(value))
-    if match is None or isinstance(value, bool):
-        raise AmountError(f"{value!r} is not a quantity of bytes: write a number and a suffix, as in 8Gi or 500M")
-    scaled = Decimal(match["number"]) * _scale(match["suffix"] or "")
-    whole = int(scaled.to_integral_value(rounding="ROUND_CEILING"))
-    if whole > UNLIMITED:
-        raise AmountError(f"{value!r} is more than 2^63 bytes")
-    return Bytes(whole)
+    text = str(value)
+    match = _QUANTITY.fullmatch(text)
+    if match is None or isinstance(value, bool) or len(text) > MAX_QUANTITY_LENGTH:
+        raise AmountError(f"{quoted(value)} is not a quantity of bytes: write a number and a suffix, as in 8Gi or 500M")
+    scaled = Fraction(match["number"]) * _scale(match["suffix"] or "")
+    return Bytes(min(UNLIMITED, math.ceil(scaled)))
 
 
-def _scale(suffix: str) -> Decimal:
-    if suffix in _DECIMAL:
-        return _DECIMAL[suffix]
-    return Decimal(_BINARY[suffix]) if suffix in _BINARY else Decimal(f"1{suffix}")
+def _scale(suffix: str) -> Fraction:
+    if suffix in _BINARY:
+        return Fraction(_BINARY[suffix])
+    return Fraction(10) ** (_DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:]))
 
 
 def parse_percent(value: int | float | str) -> Hundredths:
@@ -82,14 +82,22 @@ def parse_percent(value: int | float | str) -> Hundredths:
     Raises AmountError for anything else.
     """
     text = str(value)
-    if isinstance(value, bool) or re.match(PERCENT_PATTERN, text) is None:
-        raise AmountError(f"{value!r} is not a percent: write a number from 0 to 100 with at most two decimals")
-    return Hundredths(int(Decimal(text) * 100))
+    if isinstance(value, bool) or _PERCENT.fullmatch(text) is None:
+        raise AmountError(f"{quoted(value)} is not a percent: write a number from 0 to 100 with at most two decimals")
+    return Hundredths(int(Fraction(text) * 100))
 
 
 def percent_of(whole: Blocks, percent: Hundredths) -> Blocks:
     """`percent` of `whole` blocks, rounded down."""
     return Blocks(whole * percent // WHOLE)
+
+
+def format_quantity(size: Bytes) -> str:
+    """The quantity of exactly `size` bytes with the largest binary suffix that loses nothing ("36Gi", "1536Mi")."""
+    for suffix, scale in reversed(_BINARY.items()):
+        if size and size % scale == 0:
+            return f"{size // scale}{suffix}"
+    return str(size)
 
 
 def format_bytes(size: int) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections import Counter
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
@@ -123,19 +124,30 @@ class PoolIdentity(_Document, frozen=True, kw_only=True):
     api_keys: dict[Annotated[str, msgspec.Meta(min_length=64, max_length=64)], Name]
 
 
-_D = TypeVar("_D", PodConfig, PoolIdentity)
+_D = TypeVar("_D", bound=PodConfig | PoolIdentity)
 
 
 def content_digest(document: PodConfig | PoolIdentity) -> str:
-    """Hex SHA-256 over the canonical JSON of all but `generation` and `digest`."""
-    content: dict[str, Any] = msgspec.to_builtins(document)
+    """Hex SHA-256 over the canonical JSON of all but `generation` and `digest`, as its reader will see it.
+
+    Raises DocumentError where the reader would refuse it.
+    """
+    content: dict[str, Any] = msgspec.to_builtins(_as_read(document))
     content.pop("generation", None)
     content.pop("digest")
     return hashlib.sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()
 
 
+def _as_read(document: _D) -> _D:
+    """A document made in Python is not checked by msgspec, and may hold 2 where its reader will see 2.0."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(document), type(document))
+    except msgspec.ValidationError as error:
+        raise DocumentError(f"not a valid {type(document).__name__}: {error}") from error
+
+
 def sealed(document: _D) -> _D:
-    """The same document with its digest filled in."""
+    """The same document with its digest filled in. Raises DocumentError where its reader would refuse it."""
     return msgspec.structs.replace(document, digest=content_digest(document))
 
 
@@ -147,14 +159,17 @@ def encode(document: PodConfig | PoolIdentity) -> bytes:
 def decode_config(data: bytes | str) -> PodConfig:
     """Read a config. Raises DocumentError that names the field, also where parts contradict each other."""
     config = _decode(data, PodConfig)
-    ids = [tenant.id for tenant in config.tenants]
-    repeated = sorted({each for each in ids if ids.count(each) > 1}) if len(set(ids)) != len(ids) else []
+    tenants = Counter(tenant.id for tenant in config.tenants)
+    repeated = sorted(each for each, count in tenants.items() if count > 1)
     if repeated:
         raise DocumentError(f"tenants: {', '.join(repeated)} named twice")
     if config.kv.null_blocks >= config.kv.cap_blocks:
         raise DocumentError(f"kv.capBlocks: {config.kv.cap_blocks} leaves no block to hand out")
-    if config.anonymous_tenant and config.anonymous_tenant not in ids:
+    if config.anonymous_tenant and config.anonymous_tenant not in tenants:
         raise DocumentError(f"anonymousTenant: {config.anonymous_tenant} is none of the tenants")
+    for name, rung in (("shed", config.ladder.shed), ("evict", config.ladder.evict)):
+        if rung.exit_percent >= rung.enter_percent:
+            raise DocumentError(f"ladder.{name}.exitPercent: {rung.exit_percent} is not below enterPercent")
     return config
 
 

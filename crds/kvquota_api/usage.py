@@ -92,12 +92,16 @@ class Refusal(_Message, frozen=True, kw_only=True):
 
 
 class Counts(_Message, frozen=True, kw_only=True):
-    """`rejected` and `would_reject` by refusal code, `degraded` by rung."""
+    """`rejected` and `would_reject` by refusal code, `degraded` by rung.
+
+    `guarantee_missed`: guaranteed requests that found no room; each is also in `rejected`.
+    """
 
     admitted: Natural = 0
     rejected: dict[str, Natural] = {}
     would_reject: dict[str, Natural] = {}
     evicted: Natural = 0
+    guarantee_missed: Natural = 0
     degraded: dict[str, Natural] = {}
 
 

@@ -13,7 +13,7 @@ It does not know how the groups were found: that is `kvquota_api.memory.architec
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -31,9 +31,9 @@ class LayerGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename
     """
 
     kind: GroupKind
-    block_tokens: int
-    window_tokens: int = 0
-    fixed_blocks: int = 0
+    block_tokens: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+    window_tokens: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0
+    fixed_blocks: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0
 
 
 def blocks_for(groups: Iterable[LayerGroup], length: Tokens) -> Blocks:

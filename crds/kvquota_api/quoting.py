@@ -1,0 +1,13 @@
+"""How a value that a user wrote is shown in a message. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_QUOTED: Final = 60  # characters: enough to recognise a value; a message must fit in a condition whatever it is
+
+
+def quoted(value: object) -> str:
+    """The value as Python writes it, at most MAX_QUOTED characters."""
+    text = repr(value)
+    return text if len(text) <= MAX_QUOTED else text[: MAX_QUOTED - 1] + "…"
