@@ -1,0 +1,1 @@
+"""The outside world, one module per thing: API server, pods, metrics, probes."""

@@ -1,0 +1,182 @@
+"""The port Cluster over a real API server.
+
+Pools and quotas come from events and lists; pods and durable copies are watched per pool; Secrets are read by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+from kvquota_api.model_pool import ModelPool
+from kvquota_api.pod_config import PodConfig
+from kvquota_operator.adapters.api import CORE, Api, Json, object_path
+from kvquota_operator.adapters.events import Events
+from kvquota_operator.adapters.inbox import Inbox
+from kvquota_operator.adapters.keys import KeyReader
+from kvquota_operator.adapters.metrics import OperatorMetrics
+from kvquota_operator.adapters.objects import Objects
+from kvquota_operator.adapters.pool_secrets import PoolSecrets
+from kvquota_operator.adapters.reads import Reads
+from kvquota_operator.adapters.statuses import KVQUOTA, PLURALS, Statuses
+from kvquota_operator.adapters.surroundings import Surroundings
+from kvquota_operator.ports import Clock, ClusterError, NotOursError, VanishedError
+from kvquota_operator.reading.objects import StoredPool, read_model_config
+from kvquota_operator.reconcile.observed import InvalidSeen, Kind, Observed, PoolKey, QuotaSeen
+from kvquota_operator.reconcile.plan import EventWanted, SecretWanted
+
+RESYNC_SECONDS: Final = 60.0  # how late, at worst, a change is seen whose event was lost; deletions are lost by kopf
+FIRST_RETRY_SECONDS: Final = 1.0  # while the API server, the rights or the CRDs are not there yet
+
+T = TypeVar("T")
+Touch = Callable[[PoolKey], None]
+
+log = logging.getLogger(__name__)
+
+
+class KubeCluster:
+    """One API server, and the namespaces of it that are served; none means all. Used within `run`."""
+
+    def __init__(
+        self, api: Api, clock: Clock, *, namespaces: tuple[str, ...], events: Events, metrics: OperatorMetrics
+    ) -> None:
+        self._api = api
+        self._namespaces = namespaces or ("",)
+        self._events = events
+        self._metrics = metrics
+        self._keys = KeyReader(api, clock)
+        self._secrets = PoolSecrets(api, clock)
+        self._configs: Reads[Json] = Reads(api, clock, lambda body: {"data": body.get("data")})
+        self._objects = Objects(self._changed, self._edited)
+        self._statuses = Statuses(api, self._objects)
+        self._around: dict[PoolKey, Surroundings] = {}
+        self._touch: Touch = lambda _: None
+        self._tasks = asyncio.TaskGroup()
+        self.inbox = Inbox()
+        self.listed = asyncio.Event()
+
+    async def run(self, touch: Touch) -> None:
+        """Keep what is watched, until cancelled. `touch` is called for every pool that something changed about."""
+        self._touch = touch
+        async with self._tasks as tasks:
+            tasks.create_task(self.inbox.run(self._take), name="inbox")
+            tasks.create_task(self._resync(), name="resync")
+
+    async def observe(self, pool: PoolKey) -> Observed | None:
+        stored = self._objects.pool(pool)
+        if stored is None:
+            self._leave(pool)
+            return None
+        around = self._surroundings(pool)
+        await around.follow(stored)
+        quotas = list(self._objects.quotas(pool))
+        valid = tuple(each.quota for each in quotas if isinstance(each.quota, QuotaSeen))
+        secret = await self._told(stored, self._secrets.get(stored))
+        keys = await self._keys.read(pool.namespace, (each.quota for each in valid))
+        return Observed(
+            key=pool,
+            pool=stored.pool,
+            pool_status=stored.status,
+            quotas=valid,
+            invalid=tuple(each.quota for each in quotas if isinstance(each.quota, InvalidSeen)),
+            keys=keys,
+            pods=around.pods(stored, self._objects.pools(pool.namespace)),
+            configs=around.configs(),
+            secret=secret,
+            model_config=await self._model_config(stored),
+        )
+
+    async def apply_config(self, config: PodConfig) -> None:
+        pool = PoolKey(config.pool.namespace, config.pool.name)
+        around, stored = self._around.get(pool), self._objects.pool(pool)
+        if around is not None and stored is not None:
+            await self._told(stored, around.apply_config(config))
+
+    async def apply_secret(self, pool: PoolKey, wanted: SecretWanted) -> None:
+        stored = self._objects.pool(pool)
+        if stored is not None:
+            await self._secrets.apply(stored, wanted)
+
+    async def write_pool_status(self, pool: PoolKey, status: Mapping[str, Any]) -> None:
+        await self._statuses.write("ModelPool", pool.namespace, pool.name, status)
+
+    async def write_quota_status(self, namespace: str, name: str, status: Mapping[str, Any]) -> None:
+        await self._statuses.write("TenantQuota", namespace, name, status)
+
+    async def record(self, namespace: str, event: EventWanted) -> None:
+        await self._events.record(namespace, event)
+
+    async def _told(self, pool: StoredPool, work: Awaitable[T]) -> T:
+        """What stands in the way and only a person can remove is told as an event of the pool."""
+        try:
+            return await work
+        except NotOursError as error:
+            event = EventWanted("ModelPool", pool.key.name, pool.uid, "Warning", error.reason, str(error))
+            with suppress(ClusterError):
+                await self._events.record(pool.key.namespace, event)
+            raise
+
+    def _surroundings(self, pool: PoolKey) -> Surroundings:
+        if pool not in self._around:
+            self._around[pool] = Surroundings(
+                self._api, self._tasks, changed=lambda: self._touch(pool), restarted=self._metrics.watch_restarted
+            )
+        return self._around[pool]
+
+    def _leave(self, pool: PoolKey) -> None:
+        around = self._around.pop(pool, None)
+        if around is not None:
+            around.stop()
+
+    async def _model_config(self, stored: StoredPool) -> Mapping[str, Any] | None:
+        ref = stored.pool.spec.model.config.config_map_ref if isinstance(stored.pool, ModelPool) else None
+        if ref is None:
+            return None
+        path = object_path(CORE, stored.key.namespace, "configmaps", ref.name)
+        return read_model_config(await self._configs.get(path), ref.key)
+
+    def _changed(self, pool: PoolKey) -> None:
+        self._touch(pool)
+
+    def _edited(self, namespace: str) -> None:
+        self._keys.expire(namespace)
+        self._configs.expire(object_path(CORE, namespace, "configmaps") + "/")
+
+    def _take(self, kind: Kind, event: str | None, body: Json) -> None:
+        if event == "DELETED":
+            self._objects.remove(kind, body["metadata"]["uid"])
+        else:
+            self._objects.put(kind, body)
+
+    async def _resync(self) -> None:
+        while True:
+            try:
+                await self._list_all()
+            except ClusterError as error:
+                log.warning("pools and quotas cannot be listed: %s", _advice(error))
+                await asyncio.sleep(FIRST_RETRY_SECONDS)
+                continue
+            self.listed.set()
+            self._keys.sweep()
+            self._secrets.sweep()
+            self._configs.sweep()
+            await asyncio.sleep(RESYNC_SECONDS)
+
+    async def _list_all(self) -> None:
+        """Lists of several namespaces are one list: each has what was there at its own version."""
+        for kind, plural in PLURALS.items():
+            lists = [await self._api.list(object_path(KVQUOTA, each, plural)) for each in self._namespaces]
+            found = [body for bodies, _ in lists for body in bodies]
+            before = self._objects.changes
+            self._objects.replace(kind, found, min((version for _, version in lists), key=int))
+            if self.listed.is_set() and self._objects.changes != before:
+                self._metrics.resync_found()
+
+
+def _advice(error: ClusterError) -> str:
+    if isinstance(error, VanishedError):
+        return f"{error}: the resources of kvquota.dev are not installed; run `kubectl apply -f crds/`"
+    return str(error)

@@ -1,0 +1,99 @@
+"""The pools and quotas that the operator serves, in memory: fed by events, by answers to own writes and by lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from kvquota_operator.adapters.api import Json
+from kvquota_operator.adapters.shelf import Shelf
+from kvquota_operator.reading.objects import StoredPool, StoredQuota, read_pool, read_quota
+from kvquota_operator.reconcile.observed import Kind, PoolKey
+
+
+class Objects:
+    """`touch` is called for every pool that a change concerns, `edited` with a namespace where a spec in it changed."""
+
+    def __init__(self, touch: Callable[[PoolKey], None], edited: Callable[[str], None]) -> None:
+        self._touch = touch
+        self._edited = edited
+        self._pools: Shelf[StoredPool] = Shelf(read_pool, self._pool_replaced)
+        self._quotas: Shelf[StoredQuota] = Shelf(read_quota, self._quota_replaced)
+        self._by_key: dict[PoolKey, StoredPool] = {}
+        self._quota_by_name: dict[tuple[str, str], StoredQuota] = {}
+        self._names_by_pool: dict[PoolKey, set[str]] = {}
+        self.changes = 0
+
+    def pool(self, key: PoolKey) -> StoredPool | None:
+        return self._by_key.get(key)
+
+    def pools(self, namespace: str) -> Iterable[StoredPool]:
+        """All pools of a namespace."""
+        return (pool for key, pool in self._by_key.items() if key.namespace == namespace)
+
+    def quota(self, namespace: str, name: str) -> StoredQuota | None:
+        return self._quota_by_name.get((namespace, name))
+
+    def quotas(self, pool: PoolKey) -> Iterable[StoredQuota]:
+        """All quotas that name the pool, by name."""
+        names = sorted(self._names_by_pool.get(pool, ()))
+        return (self._quota_by_name[pool.namespace, name] for name in names)
+
+    def put(self, kind: Kind, body: Json) -> None:
+        """Take an object as it is in an answer or an event."""
+        (self._pools if kind == "ModelPool" else self._quotas).put(body)
+
+    def remove(self, kind: Kind, uid: str) -> None:
+        (self._pools if kind == "ModelPool" else self._quotas).remove(uid)
+
+    def replace(self, kind: Kind, bodies: Iterable[Json], version: str) -> None:
+        """Take a whole list."""
+        (self._pools if kind == "ModelPool" else self._quotas).replace(bodies, version)
+
+    def _pool_replaced(self, before: StoredPool | None, after: StoredPool | None) -> None:
+        if before is not None and self._by_key.get(before.key) is before:
+            del self._by_key[before.key]
+        if after is not None:
+            self._by_key[after.key] = after
+        if before == after:
+            return
+        self.changes += 1
+        known = [each for each in (before, after) if each is not None]
+        if _edited(known):
+            self._edited(known[0].key.namespace)
+        self._touch(known[0].key)
+
+    def _quota_replaced(self, before: StoredQuota | None, after: StoredQuota | None) -> None:
+        if before is not None and self.quota(before.namespace, before.name) is before:
+            self._unlist(before)
+        if after is not None:
+            self._list(after)
+        if before == after:
+            return
+        self.changes += 1
+        known = [each for each in (before, after) if each is not None]
+        if _edited(known):
+            self._edited(known[0].namespace)
+        for pool in {each.pool for each in known if each.pool is not None}:
+            self._touch(pool)
+
+    def _list(self, quota: StoredQuota) -> None:
+        """An older object of the same name may still be listed: its end is not known yet."""
+        same_name = self.quota(quota.namespace, quota.name)
+        if same_name is not None:
+            self._unlist(same_name)
+        self._quota_by_name[quota.namespace, quota.name] = quota
+        if quota.pool is not None:
+            self._names_by_pool.setdefault(quota.pool, set()).add(quota.name)
+
+    def _unlist(self, quota: StoredQuota) -> None:
+        del self._quota_by_name[quota.namespace, quota.name]
+        if quota.pool is not None:
+            names = self._names_by_pool[quota.pool]
+            names.discard(quota.name)
+            if not names:
+                del self._names_by_pool[quota.pool]
+
+
+def _edited(known: Sequence[StoredPool] | Sequence[StoredQuota]) -> bool:
+    """Whether what was and what is, as far as they are, differ in more than their status."""
+    return len(known) < 2 or known[0].generation != known[1].generation

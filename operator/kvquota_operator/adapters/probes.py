@@ -1,0 +1,63 @@
+"""The HTTP server for the kubelet and for Prometheus: /healthz, /readyz, /metrics.
+
+It runs in the loop that runs the passes: a loop that hangs does not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from kvquota_operator.settings import Address
+
+LONGEST_PASS_SECONDS: Final = 120.0  # every wait in a pass is bounded; all bounds of one pass together are below this
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """`longest_pass`: seconds since the oldest unfinished pass began. `ready`: set once the objects are known."""
+
+    longest_pass: Callable[[], float]
+    ready: asyncio.Event
+
+
+@asynccontextmanager
+async def probes(address: Address | None, health: Health, registry: CollectorRegistry) -> AsyncIterator[None]:
+    """Serve while the context lasts; None serves nothing."""
+    if address is None:
+        yield
+        return
+    runner = web.AppRunner(_application(health, registry), access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, address.host or None, address.port).start()
+        yield
+    finally:
+        await runner.cleanup()
+
+
+def _application(health: Health, registry: CollectorRegistry) -> web.Application:
+    async def healthz(_: web.Request) -> web.Response:
+        seconds = health.longest_pass()
+        if seconds > LONGEST_PASS_SECONDS:
+            return web.Response(status=503, text=f"a pass has not ended for {seconds:.0f} s\n")
+        return web.Response(text="ok\n")
+
+    async def readyz(_: web.Request) -> web.Response:
+        if not health.ready.is_set():
+            return web.Response(status=503, text="the pools and quotas have not been listed yet\n")
+        return web.Response(text="ok\n")
+
+    async def metrics(_: web.Request) -> web.Response:
+        body = generate_latest(registry)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    application = web.Application()
+    application.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics)])
+    return application

@@ -1,0 +1,168 @@
+"""What belongs to one pool and is watched for it alone: its pods and the durable copies of their configs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from kvquota_api.meta import ADMIN_PORT, POOL_LABEL
+from kvquota_api.model_pool import ModelPool
+from kvquota_api.pod_config import PodConfig, PodRef
+from kvquota_operator.adapters.api import CORE, Api, Json, object_path
+from kvquota_operator.adapters.watch import Collection, Mirror
+from kvquota_operator.ports import ClusterTimeoutError, ConflictError, NotOursError
+from kvquota_operator.reading.objects import StoredPool
+from kvquota_operator.reading.pods import PodRecord, query, read_pod, selects
+from kvquota_operator.reconcile.manifests import config_from_configmap, config_map, is_ours, pool_label
+from kvquota_operator.reconcile.observed import PodSeen, PoolClaim
+
+T = TypeVar("T")
+FIRST_LIST_SECONDS: Final = 10.0  # longer than a list of 5,000 pods takes; then the pass fails and is tried again
+
+
+@dataclass(frozen=True, slots=True)
+class StoredConfig:
+    """A durable copy; `pod` is the uid of the pod that owns it, `config` is None where it cannot be read."""
+
+    pod: str
+    config: PodConfig | None
+
+
+class Surroundings:
+    """Mirrors of one pool, kept by tasks of `tasks` until `stop`."""
+
+    def __init__(
+        self,
+        api: Api,
+        tasks: asyncio.TaskGroup,
+        *,
+        changed: Callable[[], None],
+        restarted: Callable[[str, str], None],
+    ) -> None:
+        self._api = api
+        self._tasks = tasks
+        self._changed = changed
+        self._restarted = restarted
+        self._pods: Mirror[PodRecord] | None = None
+        self._configs: Mirror[StoredConfig] | None = None
+        self._copies: dict[str, PodConfig | None] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+
+    async def follow(self, stored: StoredPool) -> None:
+        """Watch what `stored` selects, and wait for the first lists. Raises ClusterTimeoutError."""
+        namespace = stored.key.namespace
+        pods = Collection(object_path(CORE, namespace, "pods"), _selector(stored))
+        configs = Collection(object_path(CORE, namespace, "configmaps"), f"{POOL_LABEL}={pool_label(stored.key.name)}")
+        if pods.selector and (self._pods is None or self._pods.collection != pods):
+            self._pods = self._start("pods", pods, read_pod, self._told)
+        if self._configs is None:
+            self._configs = self._start("configmaps", configs, _read_config, self._config_replaced)
+        await self._listed()
+
+    def stop(self) -> None:
+        """End the watches."""
+        for task in self._running.values():
+            task.cancel()
+        self._running.clear()
+
+    def pods(self, stored: StoredPool, pools: Iterable[StoredPool]) -> tuple[PodSeen, ...]:
+        """The pods, each with the other pools of the namespace that select it too."""
+        if self._pods is None:
+            return ()
+        others = [each.pool for each in pools if each.key != stored.key and isinstance(each.pool, ModelPool)]
+        port = stored.pool.spec.sidecar.admin_port if isinstance(stored.pool, ModelPool) else ADMIN_PORT
+        return tuple(_seen(record, others, port) for record in self._pods.items.values())
+
+    def configs(self) -> dict[str, PodConfig]:
+        """The durable copies that can be read, by the uid of their pod."""
+        return {pod: config for pod, config in self._copies.items() if config is not None}
+
+    async def apply_config(self, config: PodConfig) -> None:
+        """Store a durable copy, unless somebody else has an object of its name. Raises ClusterError."""
+        body = config_map(config)
+        collection = object_path(CORE, config.pod.namespace, "configmaps")
+        path = f"{collection}/{body['metadata']['name']}"
+        known = config.pod.uid in self._copies
+        answer = await (self._api.apply(path, body) if known else self._create(collection, path, config, body))
+        if self._configs is not None:
+            self._configs.shelf.put(answer)
+
+    async def _create(self, collection: str, path: str, config: PodConfig, body: Json) -> Json:
+        try:
+            return await self._api.create(collection, body)
+        except ConflictError:
+            if not is_ours(await self._api.get(path), config.pod):
+                raise NotOursError(
+                    f"ConfigMap {body['metadata']['name']} exists and is not owned by pod {config.pod.name}: delete it"
+                ) from None
+            return await self._api.apply(path, body)
+
+    def _config_replaced(self, before: StoredConfig | None, after: StoredConfig | None) -> None:
+        if before is not None:
+            self._copies.pop(before.pod, None)
+        if after is not None:
+            self._copies[after.pod] = after.config
+        self._told(before, after)
+
+    def _told(self, before: object, after: object) -> None:
+        """Two equal objects are no news, and nothing and nothing is the end of the first list."""
+        if before != after or before is None:
+            self._changed()
+
+    async def _listed(self) -> None:
+        mirrors = [mirror for mirror in (self._pods, self._configs) if mirror is not None]
+        try:
+            async with asyncio.timeout(FIRST_LIST_SECONDS):
+                for mirror in mirrors:
+                    await mirror.listed.wait()
+        except TimeoutError as error:
+            raise ClusterTimeoutError("the first list of the pool's pods and configs is not there yet") from error
+
+    def _start(
+        self,
+        what: str,
+        collection: Collection,
+        parse: Callable[[Json], T | None],
+        replaced: Callable[[T | None, T | None], None],
+    ) -> Mirror[T]:
+        if what in self._running:
+            self._running.pop(what).cancel()
+        mirror = Mirror(
+            self._api,
+            collection,
+            parse=parse,
+            replaced=replaced,
+            restarted=lambda reason: self._restarted(what, reason),
+        )
+        self._running[what] = self._tasks.create_task(mirror.run(), name=f"watch {collection.path}")
+        return mirror
+
+
+def _read_config(body: Json) -> StoredConfig | None:
+    """None where the object is not the durable copy of the pod that owns it, whatever its label says."""
+    meta = body["metadata"]
+    for owner in meta.get("ownerReferences") or []:
+        pod = PodRef(namespace=meta["namespace"], name=owner["name"], uid=owner["uid"])
+        if owner["kind"] == "Pod" and is_ours(body, pod):
+            config = config_from_configmap(body)
+            return StoredConfig(pod.uid, config if isinstance(config, PodConfig) else None)
+    return None
+
+
+def _selector(stored: StoredPool) -> str:
+    """Of a pool that does not parse, what can be made out of it; empty where that is nothing."""
+    if isinstance(stored.pool, ModelPool):
+        return query(stored.pool.spec.selector)
+    return ",".join(f"{key}={value}" for key, value in sorted(stored.labels.items()))
+
+
+def _seen(record: PodRecord, others: Iterable[ModelPool], port: int) -> PodSeen:
+    claims = sorted(_claim(other) for other in others if selects(other.spec.selector, record.labels))
+    return replace(record.seen, other_pools=tuple(claims), admin_port=port)
+
+
+def _claim(pool: ModelPool) -> PoolClaim:
+    created = pool.metadata.creation_timestamp
+    return PoolClaim(created.strftime("%Y-%m-%dT%H:%M:%SZ") if created else "", pool.metadata.name)

@@ -1,0 +1,116 @@
+"""A collection of the API server, mirrored in memory by a watch that does not die quietly.
+
+List, then watch from there. Invariants:
+
+1. `items` is never emptied by a failure: what was known stays until a new list says otherwise.
+2. Whatever ends a watch, another one begins: after 410 Gone, and after anything that is not understood, with a new
+   list; else from the last resourceVersion that was seen, bookmarks included.
+3. An answer to our own write and its late event do no harm (`kvquota_operator.adapters.shelf`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from kvquota_operator.adapters.api import Api, Json
+from kvquota_operator.adapters.shelf import Shelf
+from kvquota_operator.ports import ClusterError, ThrottledError, VanishedError
+
+FIRST_RETRY_SECONDS: Final = 0.2
+LONGEST_RETRY_SECONDS: Final = 15.0  # how late a watch is back, at worst, after the API server is
+_KNOWN_EVENTS: Final = frozenset({"ADDED", "MODIFIED", "DELETED", "BOOKMARK"})
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """What is mirrored: the path of a collection and a label selector."""
+
+    path: str
+    selector: str = ""
+
+
+class Mirror(Generic[T]):
+    """`parse` gives what is kept of an object, or None where it is of no interest.
+
+    `replaced` is called with what was and what is, also where these are equal; and with nothing after the first list.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        collection: Collection,
+        *,
+        parse: Callable[[Json], T | None],
+        replaced: Callable[[T | None, T | None], None],
+        restarted: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.collection = collection
+        self.listed = asyncio.Event()
+        self.shelf: Shelf[T] = Shelf(parse, replaced)
+        self._api = api
+        self._replaced = replaced
+        self._restarted = restarted
+        self._version = ""
+
+    @property
+    def items(self) -> Mapping[str, T]:
+        """What is known, by uid."""
+        return self.shelf.items
+
+    async def run(self) -> None:
+        """Keep the mirror until cancelled."""
+        failures = 0
+        while True:
+            try:
+                if not self._version:
+                    await self._list()
+                await self._follow()
+            except ClusterError as error:
+                failures += 1
+                self._note(error, failures)
+                await asyncio.sleep(_pause(failures, error))
+            else:
+                failures = 0
+                await asyncio.sleep(FIRST_RETRY_SECONDS)
+
+    def _note(self, error: ClusterError, failures: int) -> None:
+        """A position that the server no longer knows is of no use; after any other failure the watch goes on there."""
+        if isinstance(error, VanishedError):
+            self._version = ""
+        self._restarted(error.reason)
+        expected = failures > 1 or isinstance(error, VanishedError)
+        level = logging.DEBUG if expected else logging.WARNING
+        log.log(level, "%s: watch broke: %s; trying again", self.collection.path, error)
+
+    async def _list(self) -> None:
+        found, version = await self._api.list(self.collection.path, self.collection.selector)
+        self.shelf.replace(found, version)
+        self._version = version
+        if not self.listed.is_set():
+            self.listed.set()
+            self._replaced(None, None)
+
+    async def _follow(self) -> None:
+        async for event in self._api.watch(self.collection.path, self._version, self.collection.selector):
+            kind, body = event.get("type"), event.get("object") or {}
+            if kind not in _KNOWN_EVENTS:
+                raise VanishedError(f"the watch ended with {kind} {body.get('code')}: {body.get('message')}")
+            self._version = body["metadata"]["resourceVersion"]
+            if kind == "DELETED":
+                self.shelf.remove(body["metadata"]["uid"])
+            elif kind != "BOOKMARK":
+                self.shelf.put(body)
+
+
+def _pause(failures: int, error: ClusterError) -> float:
+    doubled = min(FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 10), LONGEST_RETRY_SECONDS)
+    asked = error.retry_after or 0.0 if isinstance(error, ThrottledError) else 0.0
+    return max(asked, doubled * random.uniform(0.75, 1.0))  # noqa: S311 - spreads retries, protects nothing

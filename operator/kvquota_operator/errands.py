@@ -1,0 +1,122 @@
+"""What the passes over one pool set going: writes and syncs that may fail and may take long.
+
+The one place where failures are mapped. Invariants:
+
+1. A target is worked on at most once at a time: a slow one delays nobody else, and is not asked for again meanwhile.
+2. A PortError holds its target back for 0.2 s, doubled with every failure in a row up to 30 s, or as long as the other
+   side asks. Every other exception is a bug: it ends the task group, and with it the process.
+3. A failure is logged when it starts and when it is over, not every time in between.
+4. What is remembered of failures is bounded: a target that nobody asks for any more is forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kvquota_operator.ports import Clock, PortError, Telemetry, VanishedError
+
+FIRST_HOLD_SECONDS: Final = 0.2  # a conflict is over as soon as the watch has delivered the newer object
+LONGEST_HOLD_SECONDS: Final = 30.0  # how late, at worst, the operator notices that the other side is back
+FORGET_SECONDS: Final = 2 * LONGEST_HOLD_SECONDS
+
+Jitter = Callable[[], float]  # from 0 to 1
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is worked on: `kind` as in Telemetry, `name` within the pool."""
+
+    kind: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Hold:
+    failures: int
+    until: float
+
+
+class Errands:
+    """Errands of one pool. `limits` bounds, by kind and over all pools, how many run at a time."""
+
+    def __init__(
+        self,
+        *,
+        pool: str,
+        tasks: asyncio.TaskGroup,
+        clock: Clock,
+        telemetry: Telemetry,
+        limits: Mapping[str, asyncio.Semaphore],
+        jitter: Jitter,
+    ) -> None:
+        self._pool = pool
+        self._tasks = tasks
+        self._clock = clock
+        self._telemetry = telemetry
+        self._limits = limits
+        self._jitter = jitter
+        self._under_way: set[Target] = set()
+        self._fresh: set[asyncio.Task[None]] = set()
+        self._holds: dict[Target, _Hold] = {}
+
+    def start(self, target: Target, work: Callable[[], Awaitable[None]]) -> None:
+        """Set `work` going, unless its target is under way or held back."""
+        if target in self._under_way or self.held(target):
+            return
+        task = self._tasks.create_task(self._run(target, work), name=f"{self._pool} {target}")
+        self._under_way.add(target)
+        self._fresh.add(task)
+
+    async def settle(self, seconds: float) -> None:
+        """Wait until all that was started since the last call has ended, at most `seconds`."""
+        fresh, self._fresh = self._fresh, set()
+        if fresh:
+            await asyncio.wait(fresh, timeout=seconds)
+
+    def held(self, target: Target) -> bool:
+        hold = self._holds.get(target)
+        return hold is not None and self._clock.monotonic() < hold.until
+
+    def release(self, target: Target) -> None:
+        """Hold `target` back no longer: something changed that may have cured it."""
+        self._holds.pop(target, None)
+
+    def next_try(self) -> float | None:
+        """Seconds until the first held target may be tried again; None when nothing is held."""
+        now = self._clock.monotonic()
+        self._holds = {target: hold for target, hold in self._holds.items() if now < hold.until + FORGET_SECONDS}
+        return min((hold.until - now for hold in self._holds.values() if hold.until > now), default=None)
+
+    def succeeded(self, target: Target) -> None:
+        if self._holds.pop(target, None) is not None:
+            log.info("%s: %s %s: works again", self._pool, target.kind, target.name)
+        self._telemetry.done(target.kind)
+
+    def failed(self, target: Target, error: PortError) -> None:
+        before = self._holds.get(target)
+        failures = before.failures + 1 if before else 1
+        asked = min(error.retry_after or 0.0, LONGEST_HOLD_SECONDS)
+        doubled = min(FIRST_HOLD_SECONDS * 2.0 ** min(failures - 1, 10), LONGEST_HOLD_SECONDS)
+        seconds = max(asked, doubled * (0.75 + self._jitter() / 4))
+        self._holds[target] = _Hold(failures, self._clock.monotonic() + seconds)
+        self._telemetry.failed(target.kind, error.reason)
+        expected = failures > 1 or isinstance(error, VanishedError)
+        level = logging.DEBUG if expected else logging.WARNING
+        log.log(level, "%s: %s %s: %s (%s); trying again", self._pool, target.kind, target.name, error, error.reason)
+
+    async def _run(self, target: Target, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            async with self._limits[target.kind]:
+                await work()
+        except PortError as error:
+            self.failed(target, error)
+        else:
+            self.succeeded(target)
+        finally:
+            self._under_way.discard(target)

@@ -1,0 +1,1 @@
+"""What kopf calls: events of the two kinds, and the login. It decides nothing."""

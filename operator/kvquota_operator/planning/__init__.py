@@ -1,0 +1,1 @@
+"""From quotas as people write them to blocks on each pod. Pure."""

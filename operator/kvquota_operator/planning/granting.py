@@ -1,0 +1,176 @@
+"""Every tenant's share on every pod.
+
+Decides soft, hard and concurrency in blocks and sequences, pod by pod, from the effective quotas. Pure.
+
+Invariants:
+
+1. On each pod the softs sum to at most `shed.enterPercent` of its U; where they were asked for more, all are scaled.
+2. No soft is larger than the hard beside it, and no computed hard larger than the pod's U.
+3. A percent of a PerReplica limit is of the pod's U, of a Pool limit of the U of all pods together; soft is always per
+   pod. The parts of a Pool limit sum to at most that limit.
+4. A Shadow tenant has no guarantee: its soft is 0 and in no sum.
+5. A share that is kept from an earlier config keeps its hard and its limits as they were.
+6. Pods that are alike have one division between them, so a pool of many pods costs little more than one of few.
+
+It does not know who is a duplicate, why a share is kept, or what the pods use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+
+from kvquota_api.amounts import Blocks, Tokens
+from kvquota_api.memory.blocks import blocks_for
+from kvquota_api.pod_config import KvPlan, TenantShare
+from kvquota_operator.planning.blocks import blocks_of
+from kvquota_operator.planning.effective import EffectiveQuota
+from kvquota_operator.planning.guarantees import given_softs, guarantee_limit
+from kvquota_operator.planning.spreading import equal_parts, pods_served
+
+
+@dataclass(frozen=True, slots=True)
+class PodRoom:
+    """One pod to divide: `usable` is its U. `kept`: shares of an earlier config that stay."""
+
+    usable: Blocks
+    kept: tuple[TenantShare, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One tenant on one pod, and what its quota asked for there, in blocks, before it met the pod."""
+
+    share: TenantShare
+    soft_asked: Blocks
+    hard_asked: Blocks
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Division:
+    """One pod, divided: all grants by tenant id, and their shares in the order of ids.
+
+    `limit`: what softs may sum to; `softs_asked` and `softs_given`: what they sum to as asked for and as given.
+    """
+
+    usable: Blocks
+    limit: Blocks
+    softs_asked: int
+    softs_given: int
+    grants: Mapping[str, Grant]
+    shares: tuple[TenantShare, ...]
+
+
+class _Ceiling(NamedTuple):
+    asked: Blocks
+    hard: Blocks
+    concurrent: int | None
+
+
+def grant_shares(
+    quotas: Sequence[EffectiveQuota], rooms: Sequence[PodRoom], kv: KvPlan, shed_enter_percent: int
+) -> tuple[Division, ...]:
+    """The division of every pod, in the order of `rooms`; remainders of Pool limits go to the first of them.
+
+    Quotas and kept shares are of different tenants.
+    """
+    ceilings = [_ceilings(quota, rooms, kv) for quota in quotas]
+    found: dict[tuple[PodRoom, tuple[_Ceiling, ...]], Division] = {}
+    pods = [(room, tuple(each[place] for each in ceilings)) for place, room in enumerate(rooms)]
+    for pod in pods:
+        if pod not in found:
+            found[pod] = _divide(*pod, quotas, kv, shed_enter_percent)
+    return tuple(found[pod] for pod in pods)
+
+
+def _ceilings(quota: EffectiveQuota, rooms: Sequence[PodRoom], kv: KvPlan) -> Sequence[_Ceiling]:
+    if quota.scope == "Pool":
+        return _spread(quota, rooms, kv)
+    by_size = {usable: _ceiling(quota, usable, kv) for usable in {room.usable for room in rooms}}
+    return [by_size[room.usable] for room in rooms]
+
+
+def _ceiling(quota: EffectiveQuota, usable: Blocks, kv: KvPlan) -> _Ceiling:
+    asked = usable if quota.hard is None else blocks_of(quota.hard, usable, kv)
+    return _Ceiling(asked, Blocks(min(asked, usable)), quota.max_concurrent_requests)
+
+
+def _spread(quota: EffectiveQuota, rooms: Sequence[PodRoom], kv: KvPlan) -> Sequence[_Ceiling]:
+    together = Blocks(sum(room.usable for room in rooms))
+    total = together if quota.hard is None else blocks_of(quota.hard, together, kv)
+    served = pods_served(total, longest_request(quota.max_context_tokens, kv), len(rooms))
+    limit = quota.max_concurrent_requests
+    served = served if limit is None else min(served, limit)
+    hards = equal_parts(total, [room.usable for room in rooms[:served]])
+    sequences = equal_parts(limit or 0, [limit or 0] * served)
+    first = [
+        _Ceiling(_asked(total, served, place), Blocks(hard), None if limit is None else sequences[place])
+        for place, hard in enumerate(hards)
+    ]
+    # A pod without a part has hard 0, which refuses everything; 1 is the least that a config can state.
+    rest = [_Ceiling(Blocks(0), Blocks(0), None if limit is None else 1)] * (len(rooms) - served)
+    return (*first, *rest)
+
+
+def _asked(total: Blocks, pods: int, place: int) -> Blocks:
+    whole, remainder = divmod(total, pods)
+    return Blocks(whole + (1 if place < remainder else 0))
+
+
+def longest_request(max_context_tokens: int | None, kv: KvPlan) -> Blocks:
+    """Blocks of the tenant's longest request, at least 1; without a limit of its own the model's."""
+    length = kv.max_model_len if max_context_tokens is None else min(max_context_tokens, kv.max_model_len)
+    return Blocks(max(1, blocks_for(kv.groups, Tokens(length))))
+
+
+def _divide(
+    room: PodRoom,
+    ceilings: Sequence[_Ceiling],
+    quotas: Sequence[EffectiveQuota],
+    kv: KvPlan,
+    shed_enter_percent: int,
+) -> Division:
+    limit = guarantee_limit(room.usable, shed_enter_percent)
+    wanted = [_soft_asked(quota, room, kv) for quota in quotas]
+    asked = {
+        quota.tenant: Blocks(min(soft, ceiling.hard))
+        for quota, soft, ceiling in zip(quotas, wanted, ceilings, strict=True)
+    }
+    kept = {share.id: Blocks(share.soft_blocks) for share in room.kept}
+    softs = given_softs(asked, kept, limit)
+    grants: dict[str, Grant] = {}
+    for quota, soft, ceiling in zip(quotas, wanted, ceilings, strict=True):
+        grants[quota.tenant] = Grant(_share(quota, ceiling, softs[quota.tenant]), soft, ceiling.asked)
+    for share in room.kept:
+        given = msgspec.structs.replace(share, soft_blocks=softs[share.id])
+        grants[share.id] = Grant(given, kept[share.id], Blocks(share.hard_blocks))
+    return Division(
+        usable=room.usable,
+        limit=limit,
+        softs_asked=sum(asked.values()) + sum(kept.values()),
+        softs_given=sum(softs.values()),
+        grants=grants,
+        shares=tuple(grants[tenant].share for tenant in sorted(grants)),
+    )
+
+
+def _soft_asked(quota: EffectiveQuota, room: PodRoom, kv: KvPlan) -> Blocks:
+    if quota.soft is None or quota.enforcement == "Shadow":
+        return Blocks(0)
+    return blocks_of(quota.soft, room.usable, kv)
+
+
+def _share(quota: EffectiveQuota, ceiling: _Ceiling, soft: Blocks) -> TenantShare:
+    return TenantShare(
+        id=quota.tenant,
+        quota=quota.quota,
+        priority=quota.priority,
+        soft_blocks=soft,
+        hard_blocks=ceiling.hard,
+        max_concurrent_requests=ceiling.concurrent,
+        max_context_tokens=quota.max_context_tokens,
+        enforcement=quota.enforcement,
+    )

@@ -1,0 +1,77 @@
+"""What the operator keeps of a pod, and which pools' selectors match it.
+
+Decides when a pod counts as governed, ready and finished, and reads selectors as the API server does. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kvquota_api.meta import CONTAINER_NAME
+from kvquota_api.model_pool import LabelRequirement, PodSelector
+from kvquota_operator.reconcile.observed import PodSeen
+
+_FINISHED: Final = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class PodRecord:
+    seen: PodSeen
+    labels: Mapping[str, str]
+
+
+def read_pod(body: Mapping[str, Any]) -> PodRecord | None:
+    """A pod as the operator sees it; None where it has finished."""
+    meta, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
+    if status.get("phase") in _FINISHED:
+        return None
+    containers = [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]
+    seen = PodSeen(
+        namespace=meta["namespace"],
+        name=meta["name"],
+        uid=meta["uid"],
+        ip=status.get("podIP") or None,
+        ready=_is_ready(status),
+        deleting="deletionTimestamp" in meta,
+        governed=any(container["name"] == CONTAINER_NAME for container in containers),
+    )
+    return PodRecord(seen, meta.get("labels") or {})
+
+
+def _is_ready(status: Mapping[str, Any]) -> bool:
+    conditions: list[dict[str, Any]] = status.get("conditions") or []
+    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+
+
+def selects(selector: PodSelector, labels: Mapping[str, str]) -> bool:
+    """Whether the selector matches a pod with these labels, as the API server decides it."""
+    return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(
+        _meets(requirement, labels) for requirement in selector.match_expressions
+    )
+
+
+def _meets(requirement: LabelRequirement, labels: Mapping[str, str]) -> bool:
+    present = requirement.key in labels
+    if requirement.operator == "Exists":
+        return present
+    if requirement.operator == "DoesNotExist":
+        return not present
+    within = present and labels[requirement.key] in requirement.values
+    return within if requirement.operator == "In" else not within
+
+
+def query(selector: PodSelector) -> str:
+    """The selector as the API server's labelSelector parameter."""
+    parts = [f"{key}={value}" for key, value in sorted(selector.match_labels.items())]
+    return ",".join(parts + [_term(requirement) for requirement in selector.match_expressions])
+
+
+def _term(requirement: LabelRequirement) -> str:
+    if requirement.operator == "Exists":
+        return requirement.key
+    if requirement.operator == "DoesNotExist":
+        return f"!{requirement.key}"
+    word = "in" if requirement.operator == "In" else "notin"
+    return f"{requirement.key} {word} ({','.join(requirement.values)})"

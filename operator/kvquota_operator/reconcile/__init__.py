@@ -1,0 +1,1 @@
+"""The decisions of the operator: `reconcile(observed, now, wall) -> Plan`. Pure."""

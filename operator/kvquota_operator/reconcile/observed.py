@@ -1,0 +1,136 @@
+"""What one reconcile looks at: one pool and all that belongs to it, as it was found.
+
+Decides nothing. The shell fills it in one go; the rules read nothing else.
+
+Invariants:
+
+1. Every value is as stored or as reported: nothing here is derived from another part of it.
+2. None and a missing key are "nobody knows", never 0 and never "no".
+3. All quotas and pods are of the pool's namespace and name this pool, or match its selector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from kvquota_api.meta import ADMIN_PORT
+from kvquota_api.model_pool import ModelPool
+from kvquota_api.pod_config import PodConfig, PoolIdentity
+from kvquota_api.tenant_quota import TenantQuota
+from kvquota_api.usage import UsageReport
+
+Kind = Literal["ModelPool", "TenantQuota"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PoolKey:
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PoolClaim:
+    """Another ModelPool of the namespace whose selector matches the same pod; `created` is its RFC 3339 time."""
+
+    created: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodSeen:
+    """A pod that the pool's selector matches, whatever its phase; finished pods (Succeeded, Failed) are left out.
+
+    `governed`: it has a container or an init container named "kvquota". `deleting`: it has a deletion timestamp.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    ip: str | None
+    ready: bool
+    deleting: bool
+    governed: bool
+    other_pools: tuple[PoolClaim, ...] = ()
+    admin_port: int = ADMIN_PORT
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaSeen:
+    """A quota that parses, and its status as stored ({} where it has none yet)."""
+
+    quota: TenantQuota
+    status: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidSeen:
+    """An object that does not parse; `message` names the field, what is wrong with it and what would be accepted.
+
+    `generation` is metadata.generation. The namespace is the pool's.
+    """
+
+    kind: Kind
+    name: str
+    uid: str
+    generation: int
+    message: str
+    status: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFound:
+    """The API key in one entry of a Secret of type kvquota.dev/api-key."""
+
+    value: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyProblem:
+    """Why a key could not be read; `reason` as a condition's, `message` says what to do."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSeen:
+    """The last good report of one pod, when it came (monotonic seconds), and the channel's last error since then."""
+
+    report: UsageReport | None = None
+    received_at: float | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SecretSeen:
+    """The pool's own Secret; `identity` is None where it holds none that can be read."""
+
+    token: str = field(repr=False)
+    pepper: str = field(repr=False)
+    identity: PoolIdentity | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One pool and its surroundings.
+
+    `pool`: an InvalidSeen where the stored pool does not parse: everything then stays as the pods have it.
+    `keys`: by (name of the Secret, key in it). `configs`: the durable copies and `reports`, both by pod uid.
+    `model_config`: the content of spec.model.config.configMapRef, None where it is not used or not there.
+    `sync_seconds`: the period of the channel, for what counts as stale.
+    """
+
+    key: PoolKey
+    pool: ModelPool | InvalidSeen
+    pool_status: Mapping[str, Any]
+    quotas: tuple[QuotaSeen, ...] = ()
+    invalid: tuple[InvalidSeen, ...] = ()
+    keys: Mapping[tuple[str, str], KeyFound | KeyProblem] = field(default_factory=dict)
+    pods: tuple[PodSeen, ...] = ()
+    configs: Mapping[str, PodConfig] = field(default_factory=dict)
+    reports: Mapping[str, ReportSeen] = field(default_factory=dict)
+    secret: SecretSeen | None = None
+    model_config: Mapping[str, Any] | None = None
+    sync_seconds: float = 3.0

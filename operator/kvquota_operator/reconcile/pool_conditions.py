@@ -1,0 +1,261 @@
+"""The conditions of a ModelPool.
+
+Decides PlanValid, PartitionApplied, PodsGoverned, UsageObserved, GuaranteeKept and Degraded, each by a chain of rules.
+Pure.
+
+Invariants:
+
+1. No message holds a gauge or a count of requests: a status changes when something about its pool does.
+2. Every message of a False says what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kvquota_api.amounts import format_bytes
+from kvquota_api.conditions import (
+    DEGRADED,
+    GUARANTEE_KEPT,
+    PARTITION_APPLIED,
+    PLAN_VALID,
+    PODS_GOVERNED,
+    USAGE_OBSERVED,
+)
+from kvquota_api.memory.plan import PoolPlan
+from kvquota_api.meta import INJECT_LABEL
+from kvquota_api.model_pool import ModelPool
+from kvquota_api.pod_config import KvPlan, PodConfig
+from kvquota_api.usage import Rejected, UsageReport
+from kvquota_operator.reconcile.basis import Basis
+from kvquota_operator.reconcile.observed import InvalidSeen
+from kvquota_operator.reconcile.plan import SecretWanted
+from kvquota_operator.reconcile.pods import LivePod, PodsSeen
+from kvquota_operator.reconcile.silence import silence
+from kvquota_operator.reconcile.usage import PoolSums, TenantSums
+from kvquota_operator.reconcile.verdicts import Verdict, decide, listed
+
+MARGIN_PERCENT: Final = range(5, 11)  # of the card: less is used up by what nobody plans, more is wasted
+
+
+@dataclass(frozen=True, slots=True)
+class PoolFacts:
+    """All that the conditions of a pool depend on. `configs`: what each pod should have in force, by uid."""
+
+    pool: ModelPool | InvalidSeen
+    basis: Basis
+    pods: PodsSeen
+    configs: Mapping[str, PodConfig]
+    secret: SecretWanted | None
+    tenants: Mapping[str, TenantSums]
+    sums: PoolSums | None
+
+
+def pool_verdicts(facts: PoolFacts) -> dict[str, Verdict]:
+    """The conditions of the pool, by type."""
+    return {
+        PLAN_VALID: decide(_PLAN, facts, _planned(facts.basis)),
+        PARTITION_APPLIED: decide(_PARTITION, facts, _APPLIED),
+        PODS_GOVERNED: decide(_GOVERNED, facts, _ALL_GOVERNED),
+        USAGE_OBSERVED: decide(_OBSERVED, facts, _REPORTED),
+        GUARANTEE_KEPT: decide(_KEPT, facts, _GUARANTEED),
+        DEGRADED: decide(_DEGRADED, facts, _NORMAL),
+    }
+
+
+def _plan_problem(facts: PoolFacts) -> Verdict | None:
+    problem, kv = facts.basis.problem, facts.basis.kv
+    if problem is None:
+        return None
+    if kv is None:
+        meanwhile = "No plan was ever valid: pods get no config until this is corrected"
+    elif facts.basis.measured:
+        meanwhile = f"Quotas hold on what the engines report: {_size(kv)}"
+    else:
+        meanwhile = f"The last valid plan stays in force: {_size(kv)}"
+    return Verdict(problem.status, problem.reason, f"{problem.message}. {meanwhile}")
+
+
+def _margin(facts: PoolFacts) -> Verdict | None:
+    if isinstance(facts.pool, InvalidSeen) or facts.pool.spec.memory.safety_margin_percent in MARGIN_PERCENT:
+        return None
+    return Verdict(
+        "True",
+        "SafetyMarginUnusual",
+        f"spec.memory.safetyMarginPercent is {facts.pool.spec.memory.safety_margin_percent}: less than"
+        f" {MARGIN_PERCENT[0]} leaves nothing for what nobody plans, more than {MARGIN_PERCENT[-1]} wastes memory; set"
+        " a value between them",
+    )
+
+
+def _anonymous(facts: PoolFacts) -> Verdict | None:
+    if isinstance(facts.pool, InvalidSeen) or not facts.pool.spec.sidecar.anonymous_tenant or not facts.configs:
+        return None
+    if all(config.anonymous_tenant for config in facts.configs.values()):
+        return None
+    return Verdict(
+        "True",
+        "AnonymousTenantUnknown",
+        f"spec.sidecar.anonymousTenant: no TenantQuota of this pool has the tenant"
+        f" {facts.pool.spec.sidecar.anonymous_tenant}, so unknown clients are refused: create one",
+    )
+
+
+def _planned(basis: Basis) -> Verdict:
+    plan = basis.plan
+    if plan is None or basis.kv is None:
+        return Verdict("Unknown", "NotPlanned", "nothing was planned yet")
+    return Verdict("True", "Planned", " ".join((f"the KV pool of one engine is {_size(basis.kv)}.", *_assumed(plan))))
+
+
+def _assumed(plan: PoolPlan) -> tuple[str, ...]:
+    return (f"Assumed: {'; '.join(plan.assumptions)}",) if plan.assumptions else ()
+
+
+def _size(kv: KvPlan) -> str:
+    tokens = kv.cap_blocks * kv.block_tokens
+    return (
+        f"{kv.cap_blocks:,} blocks ({tokens:,} tokens, {format_bytes(kv.cap_blocks * kv.bytes_per_block)} on one GPU)"
+    )
+
+
+def _not_measured(facts: PoolFacts) -> Verdict | None:
+    if facts.basis.kv is None or facts.basis.measured:
+        return Verdict("Unknown", "NoPlan", "there is no plan to apply: see the condition PlanValid")
+    if not _measured(facts.pods):
+        return Verdict("Unknown", "NotMeasured", "no engine has said yet how many blocks it came up with")
+    return None
+
+
+def _measured(pods: PodsSeen) -> list[tuple[LivePod, UsageReport, int]]:
+    return [
+        (each, each.report, each.report.engine.blocks)
+        for each in pods.live
+        if each.fresh and each.report is not None and each.report.engine.blocks is not None
+    ]
+
+
+def _block_size_differs(facts: PoolFacts) -> Verdict | None:
+    kv = facts.basis.kv
+    for live, report, _ in _measured(facts.pods):
+        found = report.engine.block_tokens
+        if kv is not None and found not in (None, kv.block_tokens):
+            return Verdict(
+                "False",
+                "BlockSizeDiffers",
+                f"the engine of pod {live.pod.name} has blocks of {found} tokens, planned are {kv.block_tokens}: set"
+                " spec.engine.blockSize to what the engine uses, or start it with --block-size"
+                f" {kv.block_tokens}",
+            )
+    return None
+
+
+def _size_differs(facts: PoolFacts) -> Verdict | None:
+    kv = facts.basis.kv
+    for live, _, blocks in _measured(facts.pods):
+        if kv is not None and blocks != kv.cap_blocks:
+            return Verdict(
+                "False",
+                "SizeDiffers",
+                f"the engine of pod {live.pod.name} came up with {blocks:,} blocks, planned are {_size(kv)}; quotas"
+                " hold on the smaller. Restart the pod with the planned KV memory (sidecar.flags Set does it), or"
+                " correct spec.memory.kvPool",
+            )
+    return None
+
+
+def _config_rejected(facts: PoolFacts) -> Verdict | None:
+    for live in facts.pods.live:
+        rejected = _rejection(facts, live)
+        if rejected is not None:
+            return Verdict(
+                "False",
+                "ConfigRejected",
+                f"the sidecar of pod {live.pod.name} refuses generation {rejected.generation} of its config and keeps"
+                f" the last good one ({rejected.reason}): {rejected.message}. Correct what it names, or run the same"
+                " version of operator and sidecar",
+            )
+    return None
+
+
+def _rejection(facts: PoolFacts, live: LivePod) -> Rejected | None:
+    if not live.fresh or live.report is None or live.report.rejected is None:
+        return None
+    wanted = facts.configs.get(live.pod.uid)
+    config_taken = wanted is None or wanted.digest == live.report.in_force.config_digest
+    identity_taken = facts.secret is None or facts.secret.identity.digest == live.report.in_force.identity_digest
+    return None if config_taken and identity_taken else live.report.rejected
+
+
+def _selector_conflict(facts: PoolFacts) -> Verdict | None:
+    if not facts.pods.disputed:
+        return None
+    others = listed({other.name for pod in facts.pods.disputed for other in pod.other_pools})
+    return Verdict(
+        "False",
+        "SelectorConflict",
+        f"{listed(pod.name for pod in facts.pods.disputed)} are selected by ModelPool {others} too; the oldest pool"
+        " governs them: make the selectors differ",
+    )
+
+
+def _not_injected(facts: PoolFacts) -> Verdict | None:
+    if not facts.pods.ungoverned:
+        return None
+    return Verdict(
+        "False",
+        "NotInjected",
+        f"{listed(pod.name for pod in facts.pods.ungoverned)} carry no sidecar and no quota holds there: label the pod"
+        f' template {INJECT_LABEL}: "true" and restart them',
+    )
+
+
+def _no_pods(facts: PoolFacts) -> Verdict | None:
+    if facts.pods.live:
+        return None
+    return Verdict("Unknown", "NoPods", "no pod matches the selector")
+
+
+def _silent(facts: PoolFacts) -> Verdict | None:
+    return silence(facts.pods)
+
+
+def _no_numbers(facts: PoolFacts) -> Verdict | None:
+    if facts.sums is None or facts.sums.rung is None:
+        return Verdict("Unknown", "NoReports", "no pod reports on its pool")
+    return None
+
+
+def _missed(facts: PoolFacts) -> Verdict | None:
+    missed = [tenant for tenant, sums in facts.tenants.items() if sums.guarantee_missed]
+    if not missed:
+        return None
+    return Verdict(
+        "False",
+        "GuaranteeMissed",
+        f"requests inside soft of {listed(missed)} found no room in the last ten minutes: the engine frees memory later"
+        " than spec.degradation.evictionWaitSeconds allows. Raise it, or lower softs",
+    )
+
+
+def _on_the_ladder(facts: PoolFacts) -> Verdict | None:
+    rung = None if facts.sums is None else facts.sums.rung
+    if rung is None or rung == "Normal":
+        return None
+    return Verdict("True", rung, f"the pool is short of KV memory and on the rung {rung} of its ladder")
+
+
+_PLAN: Final = (_plan_problem, _margin, _anonymous)
+_PARTITION: Final = (_not_measured, _block_size_differs, _size_differs)
+_GOVERNED: Final = (_config_rejected, _selector_conflict, _not_injected, _no_pods)
+_OBSERVED: Final = (_silent,)
+_KEPT: Final = (_no_numbers, _missed)
+_DEGRADED: Final = (_no_numbers, _on_the_ladder)
+
+_APPLIED: Final = Verdict("True", "Applied", "every engine that reports came up with the planned KV pool")
+_ALL_GOVERNED: Final = Verdict("True", "AllGoverned", "every pod that the selector matches carries the sidecar")
+_REPORTED: Final = Verdict("True", "Reported", "every governed pod reports")
+_GUARANTEED: Final = Verdict("True", "Kept", "every request inside soft found room in the last ten minutes")
+_NORMAL: Final = Verdict("False", "Normal", "the pool has room")

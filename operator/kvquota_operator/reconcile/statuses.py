@@ -1,0 +1,145 @@
+"""The statuses of the pool and of its quotas.
+
+Decides which number stands where. Pure.
+
+Invariants:
+
+1. The same facts give the same status; the stored one decides nothing but when a condition last changed.
+2. A field whose number nobody measured is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from kvquota_api.amounts import Tokens, format_quantity
+from kvquota_api.conditions import Condition
+from kvquota_api.memory.partition import Partition
+from kvquota_api.memory.plan import PoolPlan
+from kvquota_api.meta import StatusModel
+from kvquota_api.model_pool import ModelPool
+from kvquota_api.pod_config import KvPlan
+from kvquota_api.pool_status import CapacityLine, MemoryParts, ModelPoolStatus, PodCounts, PoolKv, PoolMemory
+from kvquota_api.tenant_quota import TenantQuota, TenantQuotaStatus
+from kvquota_operator.reconcile.amounts import amount, counted
+from kvquota_operator.reconcile.observed import InvalidSeen
+from kvquota_operator.reconcile.pods import PodsSeen
+from kvquota_operator.reconcile.pool_conditions import PoolFacts
+from kvquota_operator.reconcile.quota_conditions import Granted, QuotaFacts
+from kvquota_operator.reconcile.states import pool_state, quota_state
+from kvquota_operator.reconcile.usage import PoolSums, TenantSums
+from kvquota_operator.reconcile.verdicts import Verdict, conditions_of
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Sums beside the plan that gives their blocks a size; nothing is written without both."""
+
+    kv: KvPlan
+    sums: TenantSums
+
+
+def quota_status(
+    facts: QuotaFacts, verdicts: Mapping[str, Verdict], stored: Mapping[str, Condition], wall: datetime
+) -> dict[str, Any]:
+    """The whole status of one quota, as it is written; `stored`: its conditions so far, `wall` in UTC."""
+    standing = facts.standing
+    kv = None if facts.template is None else facts.template.kv
+    granted = () if facts.share is None else facts.share.granted
+    seen = None if kv is None or facts.sums is None else _Seen(kv, facts.sums)
+    return _written(
+        TenantQuotaStatus(
+            observed_generation=counted(standing.generation),
+            conditions=conditions_of(verdicts, stored, standing.generation, wall),
+            state=quota_state(facts, verdicts),
+            priority=next((each.grant.share.priority for each in granted), None),
+            soft=None if kv is None else amount(_soft(granted), kv),
+            hard=None if kv is None else amount(_hard(granted, facts.standing.quota), kv),
+            reserved=None if seen is None else amount(seen.sums.reserved, seen.kv),
+            used=None if seen is None else amount(seen.sums.used, seen.kv),
+            over_soft=None if seen is None else amount(seen.sums.over_soft, seen.kv),
+            in_flight=None if seen is None else counted(seen.sums.in_flight),
+            recent=None if seen is None else seen.sums.recent,
+            last_refusal=None if seen is None else seen.sums.last_refusal,
+        )
+    )
+
+
+def _soft(granted: Sequence[Granted]) -> int | None:
+    served = [each.grant.share.soft_blocks for each in granted if each.grant.share.hard_blocks]
+    return min(served, default=0) if granted else None
+
+
+def _hard(granted: Sequence[Granted], quota: TenantQuota | None) -> int | None:
+    if quota is not None and quota.spec.scope == "Pool" and granted:
+        return sum(each.grant.share.hard_blocks * each.pods for each in granted)
+    return min((each.grant.share.hard_blocks for each in granted), default=None)
+
+
+def pool_status(
+    facts: PoolFacts, verdicts: Mapping[str, Verdict], stored: Mapping[str, Condition], wall: datetime
+) -> dict[str, Any]:
+    """The whole status of the pool, as it is written; `stored`: its conditions so far, `wall` in UTC."""
+    generation = facts.pool.generation if isinstance(facts.pool, InvalidSeen) else facts.pool.metadata.generation
+    plan, sums = facts.basis.plan, facts.sums
+    return _written(
+        ModelPoolStatus(
+            observed_generation=counted(generation),
+            conditions=conditions_of(verdicts, stored, generation, wall),
+            state=pool_state(facts, verdicts),
+            plan_hash=None if plan is None else plan.plan_hash,
+            memory=None if plan is None else PoolMemory(planned=_parts(plan.partition)),
+            kv=None if facts.basis.kv is None or sums is None else _kv(facts.basis.kv, sums),
+            pressure_percent=None if sums is None else sums.pressure_percent,
+            rung=None if sums is None else sums.rung,
+            recent=None if sums is None else sums.recent,
+            capacity=() if plan is None else _capacity(plan, facts.pool),
+            pods=_pods(facts.pods),
+        )
+    )
+
+
+def _parts(partition: Partition) -> MemoryParts:
+    return MemoryParts(
+        weights=format_quantity(partition.weights),
+        activation=format_quantity(partition.activation),
+        kv_pool=format_quantity(partition.kv_pool),
+        other=format_quantity(partition.other),
+        safety_margin=format_quantity(partition.safety_margin),
+    )
+
+
+def _kv(kv: KvPlan, sums: PoolSums) -> PoolKv:
+    return PoolKv(
+        bytes_per_token=counted(kv.bytes_per_block // kv.block_tokens),
+        block_tokens=counted(kv.block_tokens),
+        bytes_per_block=counted(kv.bytes_per_block),
+        cap=amount(kv.cap_blocks, kv),
+        measured=amount(sums.measured, kv),
+        reserved=amount(sums.reserved, kv),
+        used=amount(sums.used, kv),
+        unattributed=amount(sums.unattributed, kv),
+        accounting=sums.accounting,
+    )
+
+
+def _capacity(plan: PoolPlan, pool: ModelPool | InvalidSeen) -> tuple[CapacityLine, ...]:
+    mix = () if isinstance(pool, InvalidSeen) else pool.spec.workload.context_mix
+    return tuple(
+        CapacityLine(
+            context_tokens=each.context_tokens, requests=counted(plan.requests_of(Tokens(each.context_tokens)))
+        )
+        for each in mix
+    )
+
+
+def _pods(pods: PodsSeen) -> PodCounts:
+    expected, reporting = len(pods.live), len(pods.fresh)
+    return PodCounts(expected=expected, reporting=reporting, stale=len(pods.stale), summary=f"{reporting}/{expected}")
+
+
+def _written(status: StatusModel) -> dict[str, Any]:
+    return status.model_dump(mode="json", by_alias=True, exclude_defaults=True)

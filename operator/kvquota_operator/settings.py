@@ -1,0 +1,98 @@
+"""What a person can set when starting the operator, read from the command line and from nothing else."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+SHORTEST_SYNC_SECONDS: Final = 0.2  # below it a pass over a large pool does not end before the next begins
+LONGEST_SYNC_SECONDS: Final = 60.0  # above it `kubectl get` shows what is long over
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen; an empty host is every address of the machine."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSettings:
+    """`namespaces`: those that are served; empty means all of the cluster.
+
+    `kubeconfig`: None means the service account of the pod. `listen`: None starts no server for probes and metrics.
+    `sync_seconds`: between two questions to the same pod.
+    """
+
+    namespaces: tuple[str, ...]
+    kubeconfig: Path | None = None
+    sync_seconds: float = 2.0
+    listen: Address | None = None
+
+
+def parse_settings(argv: Sequence[str] | None = None) -> OperatorSettings:
+    """Settings of a command line. Ends the process with a usage message where it cannot be read."""
+    parsed = _parser().parse_args(argv)
+    return OperatorSettings(
+        namespaces=() if parsed.all_namespaces else tuple(dict.fromkeys(parsed.namespace)),
+        kubeconfig=parsed.kubeconfig,
+        sync_seconds=parsed.sync_seconds,
+        listen=parsed.listen,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m kvquota_operator", description="The operator of kvquota.")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument(
+        "--namespace", action="append", metavar="NS", help="serve the pools of this namespace; may be given repeatedly"
+    )
+    where.add_argument("--all-namespaces", action="store_true", help="serve the pools of every namespace")
+    parser.add_argument(
+        "--kubeconfig", type=_existing_file, metavar="FILE", help="default: the service account of the pod"
+    )
+    parser.add_argument(
+        "--sync-seconds",
+        type=_seconds,
+        default=2.0,
+        metavar="N",
+        help="how often each pod is asked what it holds (default: 2)",
+    )
+    parser.add_argument(
+        "--listen",
+        type=_address,
+        default=Address("", 8080),
+        metavar="[HOST]:PORT",
+        help="where /healthz, /readyz and /metrics are (default: :8080)",
+    )
+    return parser
+
+
+def _existing_file(text: str) -> Path:
+    path = Path(text)
+    if not path.is_file():
+        raise argparse.ArgumentTypeError(f"{text} is not a file: name a kubeconfig, or leave it out inside a pod")
+    return path
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not SHORTEST_SYNC_SECONDS <= seconds <= LONGEST_SYNC_SECONDS:
+        raise argparse.ArgumentTypeError(
+            f"{text} is not a number of seconds from {SHORTEST_SYNC_SECONDS} to {LONGEST_SYNC_SECONDS:.0f}"
+        )
+    return seconds
+
+
+def _address(text: str) -> Address:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise argparse.ArgumentTypeError(f"{text} is not an address: write :8080 or 127.0.0.1:8080")
+    return Address(host.removeprefix("[").removesuffix("]"), int(port))
