@@ -1,0 +1,1 @@
+"""How config and identity come in, and how usage goes out."""

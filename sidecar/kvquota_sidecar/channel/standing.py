@@ -1,0 +1,100 @@
+"""How this pod stands: what is in force, whether it takes traffic, whether it should be sent any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kvquota_api.pod_config import FailurePolicy, PodConfig
+from kvquota_api.usage import Source, SyncRequest
+from kvquota_sidecar.channel.adoption import Documents, offer_config, offer_identity
+from kvquota_sidecar.proxy.draining import Drain
+from kvquota_sidecar.proxy.identity import Directory
+from kvquota_sidecar.proxy.service import Clock
+from kvquota_sidecar.refusals import Code, Refusal, refuse
+from kvquota_sidecar.telemetry.journal import Journal
+from kvquota_sidecar.telemetry.tally import Tally
+
+
+class Standing:
+    """`adopt` is called with every config that comes into force; `running` says how many requests run."""
+
+    def __init__(
+        self,
+        drain: Drain,
+        *,
+        policy: FailurePolicy,
+        pod_uid: str,
+        adopt: Callable[[PodConfig], None],
+        running: Callable[[], int],
+        clock: Clock,
+        journal: Journal,
+        tally: Tally,
+    ) -> None:
+        self.drain = drain
+        self.policy = policy
+        self._pod_uid = pod_uid
+        self._adopt = adopt
+        self._running = running
+        self._clock = clock
+        self._journal = journal
+        self._tally = tally
+        self.documents = Documents()
+        self.directory: Directory | None = None
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the drain has begun."""
+        return self.drain.started_at is not None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing keeps this pod any more."""
+        return self.drain.phase(self._clock(), self._running()) == "Over"
+
+    def leave(self) -> None:
+        """Begin the drain."""
+        if not self.is_leaving:
+            self._journal.write("draining", running=self._running())
+        self.drain.start(self._clock())
+
+    def refusal(self) -> Refusal | None:
+        """Why no traffic is taken now; None while it is."""
+        phase = self.drain.phase(self._clock(), self._running())
+        return refuse(Code.DRAINING) if phase in ("Refusing", "Over") else None
+
+    def unready(self) -> Refusal | None:
+        """Why no traffic should be sent here; None while it should."""
+        if self.is_leaving:
+            return refuse(Code.DRAINING)
+        return refuse(Code.NOT_CONFIGURED) if self.directory is None and self.policy == "Closed" else None
+
+    def offer_config(self, data: bytes, source: Source) -> None:
+        """A config came in."""
+        self._take(offer_config(self.documents, data, source, self._pod_uid))
+
+    def offer_identity(self, data: bytes, source: Source) -> None:
+        """An identity came in."""
+        self._take(offer_identity(self.documents, data, source))
+
+    def offer(self, request: SyncRequest) -> None:
+        """What a sync brought."""
+        if request.identity:
+            self.offer_identity(bytes(request.identity), "Channel")
+        if request.config:
+            self.offer_config(bytes(request.config), "Channel")
+
+    def _take(self, documents: Documents) -> None:
+        before, self.documents = self.documents, documents
+        if documents.rejected != before.rejected and documents.rejected is not None:
+            rejected = documents.rejected
+            self._tally.configs_rejected[rejected.reason] += 1
+            self._journal.write("rejected", reason=rejected.reason, message=rejected.message)
+        if documents.config is not before.config or documents.identity is not before.identity:
+            self.directory = documents.directory
+        if documents.config is not None and documents.config is not before.config:
+            self._put_in_force(documents.config, documents.source)
+
+    def _put_in_force(self, config: PodConfig, source: Source) -> None:
+        self._tally.configs_adopted += 1
+        self._adopt(config)
+        self._journal.write("configured", generation=config.generation, source=source, digest=config.digest)

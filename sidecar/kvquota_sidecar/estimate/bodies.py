@@ -1,0 +1,87 @@
+"""The bodies of the generating routes, as far as they decide what a request takes.
+
+Decides which fields are read and which values they may have. Pure. Every other field is left to the engine.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+ABSENT: Final = msgspec.Raw()
+# 2^31 - 1: the engines keep lengths in 32 bits; what is larger fits no pool, and the engine would refuse it.
+Length = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    include_usage: bool | None = None
+
+
+class Body(msgspec.Struct, frozen=True, kw_only=True):
+    """What the routes share. `model` may be missing: an engine that serves one takes that."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    cache_salt: str | None = None
+
+
+class Chat(Body, frozen=True, kw_only=True):
+    """POST /v1/chat/completions"""
+
+    messages: list[msgspec.Raw]
+    max_tokens: Length | None = None
+    max_completion_tokens: Length | None = None
+    n: Count | None = None
+    best_of: Count | None = None
+    tools: msgspec.Raw = ABSENT
+    functions: msgspec.Raw = ABSENT
+    documents: msgspec.Raw = ABSENT
+    chat_template_kwargs: msgspec.Raw = ABSENT
+
+
+class Completion(Body, frozen=True, kw_only=True):
+    """POST /v1/completions"""
+
+    prompt: msgspec.Raw
+    suffix: msgspec.Raw = ABSENT
+    max_tokens: Length | None = None
+    n: Count | None = None
+    best_of: Count | None = None
+
+
+class Messages(Body, frozen=True, kw_only=True):
+    """POST /v1/messages"""
+
+    messages: list[msgspec.Raw]
+    max_tokens: Length
+    system: msgspec.Raw = ABSENT
+    tools: msgspec.Raw = ABSENT
+
+
+class Responses(Body, frozen=True, kw_only=True):
+    """POST /v1/responses"""
+
+    input: msgspec.Raw
+    instructions: msgspec.Raw = ABSENT
+    max_output_tokens: Length | None = None
+    tools: msgspec.Raw = ABSENT
+
+
+class Item(msgspec.Struct, frozen=True):
+    """A message, a part of its content, or an item of `input`: what of it may hold text or more parts."""
+
+    type: str | None = None
+    text: msgspec.Raw = ABSENT
+    content: msgspec.Raw = ABSENT
+    output: msgspec.Raw = ABSENT
+
+
+class Tool(msgspec.Struct, frozen=True):
+    type: str | None = None
+
+
+class TemplateArguments(msgspec.Struct, frozen=True):
+    chat_template: msgspec.Raw = ABSENT

@@ -1,0 +1,71 @@
+"""How long the answers of one tenant become: the 90th percentile of its finished requests.
+
+Decides what is promised to a request for its output. Pure.
+
+Invariants:
+
+1. A request that was ended early says "at least": its share of the whole moves to the longer ones (the product-limit
+   estimate), so a tenant whose requests are all ended early is never taken for one with short answers.
+2. None where nothing finished, or where the finished ones do not reach the 90th percentile: the caller takes the limit.
+3. The memory is bounded: the last WINDOW outputs.
+
+It does not know the limit of a request.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from typing import Final
+
+from kvquota_api.amounts import Tokens
+
+WINDOW: Final = 128  # outputs: enough for a 90th percentile, 1 KiB for each of up to 10,000 tenants
+TAIL: Final = 0.1  # what may lie beyond the promise: the 90th percentile of ACCOUNTING
+
+
+class Outputs:
+    """The last outputs of one tenant, in tokens of one sequence."""
+
+    __slots__ = ("_known", "_next", "_p90", "_window")
+
+    def __init__(self) -> None:
+        self._window = array("q")  # tokens × 2, and 1 more where the output was ended early
+        self._next = 0
+        self._p90: Tokens | None = None
+        self._known = True  # whether _p90 is of this window
+
+    def finished(self, produced: Tokens) -> None:
+        """An answer that came to its own end after `produced` tokens."""
+        self._keep(produced * 2)
+
+    def ended(self, produced: Tokens) -> None:
+        """An answer that was ended after `produced` tokens: it would have had at least that many."""
+        self._keep(produced * 2 + 1)
+
+    def p90(self) -> Tokens | None:
+        """The length in tokens that nine of ten answers do not pass; None: nobody can say."""
+        if not self._known:
+            self._p90, self._known = _percentile(self._window), True
+        return self._p90
+
+    def _keep(self, coded: int) -> None:
+        if len(self._window) < WINDOW:
+            self._window.append(coded)
+        else:
+            self._window[self._next] = coded
+            self._next = (self._next + 1) % WINDOW
+        self._known = False
+
+
+def _percentile(coded: Iterable[int]) -> Tokens | None:
+    """Kaplan and Meier's estimate of who is still going, walked until no more than TAIL is."""
+    ordered = sorted(coded)  # at equal lengths a finished one (even) comes before an ended one (odd)
+    going, at_risk = 1.0, len(ordered)
+    for each in ordered:
+        if each & 1 == 0:
+            going *= (at_risk - 1) / at_risk
+            if going <= TAIL + 1e-9:  # 1e-9: what a product of 128 fractions may be off
+                return Tokens(each // 2)
+        at_risk -= 1
+    return None

@@ -1,0 +1,84 @@
+"""What happened to one tenant's requests: since the start, and in the last ten minutes.
+
+Decides the counts of the report. Pure.
+
+Invariants:
+
+1. Totals only grow.
+2. The memory is bounded: BUCKETS spells of time, and in each one number for each kind and code that occurred.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from kvquota_api.usage import RECENT_SECONDS, Counts
+from kvquota_sidecar.refusals import Refusal
+
+BUCKETS: Final = 10
+_SPELL: Final = RECENT_SECONDS / BUCKETS  # seconds: `recent` covers nine to ten minutes
+Kind = Literal["admitted", "rejected", "would_reject", "evicted", "guarantee_missed"]
+
+_NOTHING: Final = Counts()
+
+
+@dataclass(frozen=True, slots=True)
+class LastRefusal:
+    """`at`: monotonic seconds."""
+
+    refusal: Refusal
+    at: float
+
+
+class Tally:
+    """Counts of one tenant."""
+
+    __slots__ = ("_recent", "_total", "last_refusal")
+
+    def __init__(self) -> None:
+        self._total: Counter[tuple[Kind, str]] = Counter()
+        self._recent: deque[tuple[int, Counter[tuple[Kind, str]]]] = deque(maxlen=BUCKETS)
+        self.last_refusal: LastRefusal | None = None
+
+    def count(self, kind: Kind, now: float, code: str = "") -> None:
+        """One more of `kind`; `code` names the refusal where there is one."""
+        spell = int(now // _SPELL)
+        if not self._recent or self._recent[-1][0] != spell:
+            self._recent.append((spell, Counter()))
+        self._recent[-1][1][kind, code] += 1
+        self._total[kind, code] += 1
+
+    def refused(self, kind: Kind, refusal: Refusal, now: float) -> None:
+        """One more of `kind`, told to the client as `refusal`."""
+        self.count(kind, now, refusal.code if kind == "rejected" else "")
+        self.last_refusal = LastRefusal(refusal, now)
+
+    def total(self) -> Counts:
+        return _counts(self._total)
+
+    def recent(self, now: float) -> Counts:
+        """Counts of the last ten minutes."""
+        oldest = int(now // _SPELL) - BUCKETS
+        merged: Counter[tuple[Kind, str]] = Counter()
+        for spell, counts in self._recent:
+            if spell > oldest:
+                merged.update(counts)
+        return _counts(merged)
+
+
+def _counts(counts: Counter[tuple[Kind, str]]) -> Counts:
+    if not counts:
+        return _NOTHING  # of the many tenants that a pool may have, most are idle
+    return Counts(
+        admitted=counts["admitted", ""],
+        rejected=_by_code(counts, "rejected"),
+        would_reject=_by_code(counts, "would_reject"),
+        evicted=counts["evicted", ""],
+        guarantee_missed=counts["guarantee_missed", ""],
+    )
+
+
+def _by_code(counts: Counter[tuple[Kind, str]], kind: Kind) -> dict[str, int]:
+    return {code: count for (each, code), count in sorted(counts.items()) if each == kind}

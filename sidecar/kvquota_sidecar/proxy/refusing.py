@@ -1,0 +1,48 @@
+"""Refusals as answers: the one place where what went wrong becomes what a client is sent. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kvquota_sidecar.proxy.answers import Answer
+from kvquota_sidecar.proxy.head import Fault, Headers
+from kvquota_sidecar.proxy.identity import Failure
+from kvquota_sidecar.refusals import Code, Refusal, refuse
+from kvquota_sidecar.refusals.headers import admitted_headers, refused_headers
+from kvquota_sidecar.refusals.room import Room
+from kvquota_sidecar.refusals.wire import body
+
+_FAULTS: Final = {
+    400: Code.MALFORMED_REQUEST,
+    408: Code.REQUEST_TIMEOUT,
+    413: Code.REQUEST_TOO_LARGE,
+    415: Code.UNSUPPORTED_ENCODING,
+    417: Code.EXPECTATION_FAILED,
+    431: Code.HEADERS_TOO_LARGE,
+    503: Code.KV_POOL_EXHAUSTED,
+}
+_FAILURES: Final = {Failure.CONTRADICTION: Code.AMBIGUOUS_IDENTITY, Failure.UNKNOWN: Code.UNKNOWN_TENANT}
+
+
+def fault_refusal(fault: Fault) -> Refusal:
+    """Of a request that cannot be read."""
+    return refuse(_FAULTS[fault.status], fault.sentence)
+
+
+def identity_refusal(failure: Failure) -> Refusal:
+    """Of a request whose tenant is not known."""
+    return refuse(_FAILURES[failure])
+
+
+def refusal_answer(refusal: Refusal, path: str, room: Room | None = None) -> Answer:
+    """The whole answer, in the words of the API that `path` belongs to."""
+    return Answer(refusal.status, body(refusal, path), _encoded(refused_headers(refusal, room)))
+
+
+def good_headers(room: Room | None) -> Headers:
+    """What is added to an answer of the engine."""
+    return _encoded(admitted_headers(room))
+
+
+def _encoded(headers: tuple[tuple[str, str], ...]) -> Headers:
+    return tuple((name.encode(), value.encode()) for name, value in headers)

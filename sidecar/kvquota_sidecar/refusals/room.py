@@ -1,0 +1,30 @@
+"""The room that a tenant has left: what every answer tells its client, good or refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvquota_api.amounts import Blocks, Tokens
+from kvquota_api.usage import Rung
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """One tenant on this pod.
+
+    `reserved` is C(t) of ACCOUNTING, `hard` never more than the pool, both in blocks of `block_tokens` tokens.
+    `in_flight` and `max_concurrent` count sequences; `pressure_percent` is of the pool, at least 0.
+    """
+
+    reserved: Blocks
+    soft: Blocks
+    hard: Blocks
+    block_tokens: int
+    in_flight: int
+    max_concurrent: int | None
+    rung: Rung
+    pressure_percent: float
+
+    def tokens(self, amount: Blocks) -> Tokens:
+        """What `amount` blocks can hold, in tokens."""
+        return Tokens(amount * self.block_tokens)

@@ -1,0 +1,150 @@
+"""What a sidecar is started with: flags, else KVQUOTA_* environment variables, else defaults.
+
+Every flag `--some-name` may be given as KVQUOTA_SOME_NAME. A value that does not fit is one sentence, not a traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, get_args
+
+from kvquota_api.meta import ADMIN_PORT
+from kvquota_api.pod_config import FailurePolicy
+from kvquota_sidecar.proxy.client_side import Patience
+from kvquota_sidecar.proxy.engine_side import EngineAddress
+
+ENV_PREFIX: Final = "KVQUOTA_"
+MIB: Final = 1024 * 1024
+
+
+class SettingsError(ValueError):
+    """A setting that does not fit; the text is a sentence that names it and says what would."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Where to listen; port 0 takes any that is free."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """`config`: a file; `identity`: a folder with identity.json and token; either may not be there yet, or be None.
+
+    `token`: the channel's, for a sidecar inside another program; else it is read from the folder. `node_addresses`:
+    who besides this pod may start the drain. `drain_seconds`: how long running requests may go on (below the pod's
+    grace period); `lame_duck_seconds`: how long new ones are still taken then. `silence_seconds`: how long an engine
+    may send nothing for a request. Other seconds are periods.
+    """
+
+    listen: Bind = Bind("0.0.0.0", 8000)  # noqa: S104 - it takes the engine's port, which is open to the cluster
+    engine: EngineAddress = field(default_factory=lambda: EngineAddress("127.0.0.1", 18000))
+    admin: Bind = Bind("0.0.0.0", ADMIN_PORT)  # noqa: S104 - the kubelet and the operator call it
+    config: Path | None = None
+    identity: Path | None = None
+    token: str = ""
+    failure_policy: FailurePolicy = "Closed"
+    pod_uid: str = ""
+    node_addresses: tuple[str, ...] = ()
+    drain_seconds: float = 50.0
+    lame_duck_seconds: float = 3.0
+    silence_seconds: float = 600.0
+    sample_seconds: float = 1.0
+    files_seconds: float = 2.0
+    patience: Patience = field(default_factory=Patience)
+
+
+def read_settings(arguments: Sequence[str], environ: Mapping[str, str]) -> Settings:
+    """The settings of a command line and an environment. Raises SettingsError."""
+    given = _parser(environ).parse_args(list(arguments))
+    policy = _policy(given.failure_policy)
+    return Settings(
+        listen=_bind("--listen", given.listen),
+        engine=_engine(given.engine),
+        admin=_bind("--admin", given.admin),
+        config=Path(given.config) if given.config else None,
+        identity=Path(given.identity) if given.identity else None,
+        failure_policy=policy,
+        pod_uid=given.pod_uid,
+        node_addresses=tuple(each.strip() for each in given.node_address.split(",") if each.strip()),
+        drain_seconds=_number("--drain-seconds", given.drain_seconds, least=0.0),
+        lame_duck_seconds=_number("--lame-duck-seconds", given.lame_duck_seconds, least=0.0),
+        silence_seconds=_number("--engine-silence-seconds", given.engine_silence_seconds, least=0.001),
+        sample_seconds=_number("--sample-seconds", given.sample_seconds, least=0.05),
+        files_seconds=_number("--files-seconds", given.files_seconds, least=0.05),
+        patience=Patience(
+            max_body_bytes=round(_number("--max-body-mib", given.max_body_mib, least=0.001) * MIB),
+            max_connections=round(_number("--max-connections", given.max_connections, least=1)),
+        ),
+    )
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]
+        raise SettingsError(f"{message}; see --help")
+
+
+def _parser(environ: Mapping[str, str]) -> _Parser:
+    parser = _Parser(prog="kvquota_sidecar", description=__doc__, allow_abbrev=False)
+
+    def flag(name: str, default: str, told: str) -> None:
+        variable = ENV_PREFIX + name.lstrip("-").replace("-", "_").upper()
+        parser.add_argument(
+            name, default=environ.get(variable, default), help=f"{told} [{variable}; {default or 'none'}]"
+        )
+
+    flag("--listen", "0.0.0.0:8000", "HOST:PORT of the traffic: the engine's own port")
+    flag("--engine", "http://127.0.0.1:18000", "URL of the engine")
+    flag("--admin", f"0.0.0.0:{ADMIN_PORT}", "HOST:PORT for the operator, probes and metrics")
+    flag("--config", "", "file of the config")
+    flag("--identity", "", "folder with identity.json and token")
+    flag("--failure-policy", "Closed", "before the first config: Closed refuses, Open lets through and counts")
+    flag("--pod-uid", "", "uid of this pod: a config for another one is refused")
+    flag("--node-address", "", "addresses of the node, separated by commas: they may start the drain too")
+    flag("--drain-seconds", "50", "how long running requests may go on when the pod leaves")
+    flag("--lame-duck-seconds", "3", "how long new requests are still taken then")
+    flag("--engine-silence-seconds", "600", "how long the engine may send nothing for a request")
+    flag("--sample-seconds", "1", "between two readings of the engine's metrics")
+    flag("--files-seconds", "2", "between two looks at the files")
+    flag("--max-body-mib", "8", "the largest request body, in MiB")
+    flag("--max-connections", "8192", "of clients, at a time")
+    return parser
+
+
+def _policy(text: str) -> FailurePolicy:
+    for policy in get_args(FailurePolicy):
+        if text == policy:
+            return policy  # type: ignore[no-any-return]
+    raise SettingsError(f"--failure-policy is Closed or Open, not {text!r}")
+
+
+def _bind(name: str, text: str) -> Bind:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise SettingsError(f"{name} is HOST:PORT with a port from 0 to 65535, not {text!r}")
+    return Bind(host.strip("[]"), int(port))
+
+
+def _engine(text: str) -> EngineAddress:
+    scheme, mark, authority = text.partition("://")
+    if not mark or scheme != "http":
+        raise SettingsError(f"--engine is http://HOST:PORT, not {text!r}")
+    bind = _bind("--engine", authority.rstrip("/"))
+    if not bind.host or bind.port == 0:
+        raise SettingsError(f"--engine needs a host and a port, as in http://127.0.0.1:18000, not {text!r}")
+    return EngineAddress(bind.host, bind.port)
+
+
+def _number(name: str, text: str, *, least: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not least <= value < 10**9:
+        raise SettingsError(f"{name} is a number of at least {least:g}, not {text!r}")
+    return value

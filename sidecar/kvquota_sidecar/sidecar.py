@@ -1,0 +1,306 @@
+"""One sidecar: everything put together, started and stopped in order.
+
+    async with Sidecar(settings) as sidecar:
+        sidecar.traffic_address, sidecar.admin_address   # what was bound
+        sidecar.sync(request)                            # what the operator's POST /v1/sync does
+
+The order of leaving: readiness off, lame duck, refuse new requests, let running ones end, end the rest with a final
+event, release every reservation, check the books, say the last report, close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import sys
+import time
+from collections.abc import Coroutine
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, Self, TextIO
+
+from kvquota_api.pod_config import PodConfig
+from kvquota_api.usage import SyncRequest, UsageReport
+from kvquota_sidecar.channel.access import Token
+from kvquota_sidecar.channel.admin import Admin, AdminContext
+from kvquota_sidecar.channel.files import FileWatch, WatchedFile
+from kvquota_sidecar.channel.reporting import Reporter
+from kvquota_sidecar.channel.standing import Standing
+from kvquota_sidecar.engines.sampling import MetricsSampler
+from kvquota_sidecar.engines.watching import EngineWatch
+from kvquota_sidecar.estimate.ratio import Ratios
+from kvquota_sidecar.ledger.asking import EngineSample
+from kvquota_sidecar.ledger.books import Books
+from kvquota_sidecar.proxy.client_side import Hub, Patience
+from kvquota_sidecar.proxy.draining import Drain
+from kvquota_sidecar.proxy.engine_side import EnginePool
+from kvquota_sidecar.proxy.relay import Desk
+from kvquota_sidecar.proxy.service import Clock
+from kvquota_sidecar.proxy.traffic import Admittance, Traffic
+from kvquota_sidecar.refusals import Code, refuse
+from kvquota_sidecar.settings import Bind, Settings
+from kvquota_sidecar.telemetry.journal import Journal
+from kvquota_sidecar.telemetry.metrics import Exposition, Vitals
+from kvquota_sidecar.telemetry.tally import Outcome, Tally
+
+TICK_SECONDS: Final = 0.05  # how late a deadline or the end of a drain may be noticed
+FLUSH_SECONDS: Final = 2.0  # for the last bytes to clients that read, when everything else is over
+_BACKLOG: Final = 4096
+# A sync carries config and identity of up to 10,000 tenants (about 5 MiB); the operator is one client per pod.
+_ADMIN_PATIENCE: Final = Patience(max_body_bytes=16 * 1024 * 1024, max_connections=256)
+
+
+class Sidecar:
+    """See the module. `clock` is monotonic seconds, `wall` Unix seconds; log lines go to `log`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock = time.monotonic,
+        wall: Clock = time.time,
+        log: TextIO = sys.stdout,
+    ) -> None:
+        self.settings = settings
+        self._clock = clock
+        self._wall = wall
+        self._root: asyncio.Task[None] | None = None
+        self._tasks: asyncio.TaskGroup
+        self._started = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._servers: list[asyncio.Server] = []
+        self.journal = Journal(log, wall)
+        self.tally = Tally()
+        self.books = Books(random.random, settings.sample_seconds)
+        self._token = Token(settings.token.encode())
+        self._assemble()
+
+    # What others ask of it.
+
+    @property
+    def traffic_address(self) -> Bind:
+        """Where the traffic port is bound."""
+        return _bound(self._servers[0])
+
+    @property
+    def admin_address(self) -> Bind:
+        """Where the admin port is bound."""
+        return _bound(self._servers[1])
+
+    def sync(self, request: SyncRequest) -> UsageReport:
+        """Take what a sync brings, and answer with the usage: the same as POST /v1/sync."""
+        self._standing.offer(request)
+        return self._reporter.report()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Listen. Raises OSError where a port cannot be bound."""
+        self._files.look()
+        await self._bind()
+        self._root = asyncio.create_task(self._run())
+        started = asyncio.create_task(self._started.wait())
+        await asyncio.wait((self._root, started), return_when=asyncio.FIRST_COMPLETED)
+        started.cancel()
+        if self._root.done():
+            await self._root
+
+    async def until(self, leaving: asyncio.Event) -> None:
+        """Wait for `leaving`; raises what the sidecar itself died of."""
+        waiting = asyncio.create_task(leaving.wait())
+        tasks = {waiting} if self._root is None else {waiting, self._root}
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if self._root is not None and self._root.done():
+            await self._root
+
+    def hurry(self) -> None:
+        """Do not wait for running requests any longer."""
+        self._standing.drain.limit_seconds = 0.0
+
+    async def stop(self) -> None:
+        """Leave in order; at most `drain_seconds` and a moment."""
+        if self._root is None:
+            return
+        self._stopping.set()
+        await self._root
+        self._root = None
+
+    # The life of it: one task that owns all others.
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as self._tasks:
+            for server in self._servers:
+                await server.start_serving()
+            keepers = [self._tasks.create_task(each) for each in (self._tick(), self._engine.run(), self._files.run())]
+            self._started.set()
+            await self._stopping.wait()
+            await self._leave()
+            for keeper in keepers:
+                keeper.cancel()
+            await self._close()
+
+    async def _bind(self) -> None:
+        loop, settings = asyncio.get_running_loop(), self.settings
+        try:
+            for hub, bind in ((self._traffic_hub, settings.listen), (self._admin_hub, settings.admin)):
+                server = await loop.create_server(
+                    hub.protocol, bind.host, bind.port, backlog=_BACKLOG, start_serving=False
+                )
+                self._servers.append(server)
+        except OSError:
+            for server in self._servers:
+                server.close()
+            raise
+        self._say_where()
+
+    def _say_where(self) -> None:
+        self.journal.write(
+            "serving",
+            traffic=f"{self.traffic_address.host}:{self.traffic_address.port}",
+            admin=f"{self.admin_address.host}:{self.admin_address.port}",
+            engine=self._pool.address.authority.decode(),
+            failurePolicy=self.settings.failure_policy,
+            generation=self._standing.documents.in_force().generation,
+        )
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self._traffic_hub.expire()
+            self._admin_hub.expire()
+            self._desk.expire()
+            self._pool.expire()
+            if self._standing.is_over:
+                self._drained.set()
+
+    async def _leave(self) -> None:
+        self._standing.leave()
+        await self._drained.wait()
+        self._desk.end_all(refuse(Code.DRAINING), Outcome.DRAINED)
+        self.books.check_integrity()
+        self._say_last_report()
+
+    def _say_last_report(self) -> None:
+        report = self._reporter.report()
+        admitted = sum(tenant.total.admitted for tenant in report.tenants)
+        rejected = sum(sum(tenant.total.rejected.values()) for tenant in report.tenants)
+        reserved = None if report.pool is None else report.pool.reserved
+        self.journal.write("stopped", admitted=admitted, rejected=rejected, reserved=reserved)
+
+    async def _close(self) -> None:
+        for server in self._servers:
+            server.close()
+        for hub in (self._traffic_hub, self._admin_hub):
+            hub.close_idle()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_SECONDS):
+                await self._traffic_hub.emptied.wait()
+                await self._admin_hub.emptied.wait()
+        for hub in (self._traffic_hub, self._admin_hub):
+            hub.abort_all()
+        self._pool.close()
+
+    # How it is put together.
+
+    def _assemble(self) -> None:
+        settings = self.settings
+        self._pool = EnginePool(settings.engine, self._spawn, self._clock)
+        self._desk = Desk(
+            books=self.books,
+            ratios=Ratios(),
+            pool=self._pool,
+            tally=self.tally,
+            journal=self.journal,
+            clock=self._clock,
+            silence_seconds=settings.silence_seconds,
+        )
+        self._standing = Standing(
+            Drain(settings.lame_duck_seconds, settings.drain_seconds),
+            policy=settings.failure_policy,
+            pod_uid=settings.pod_uid,
+            adopt=self._configure,
+            running=lambda: len(self._desk.running),
+            clock=self._clock,
+            journal=self.journal,
+            tally=self.tally,
+        )
+        sampler = MetricsSampler(self._pool)
+        self._engine = EngineWatch(sampler, self._observe, self.tally, self._clock, settings.sample_seconds)
+        self._reporter = Reporter(
+            self.books,
+            self._standing,
+            self._engine.usage,
+            epoch=secrets.token_hex(8),
+            clock=self._clock,
+            wall=self._wall,
+        )
+        self._files = FileWatch(self._watched_files(), settings.files_seconds)
+        self._traffic_hub = Hub[Admittance](self._make_traffic(), settings.patience, self._clock, self._wall)
+        self._admin_hub = Hub[AdminContext](self._make_admin(), _ADMIN_PATIENCE, self._clock, self._wall)
+
+    def _make_traffic(self) -> Traffic:
+        return Traffic(
+            self._desk,
+            self._standing,
+            policy=self.settings.failure_policy,
+            new_id=lambda: secrets.token_hex(16),
+            salt_key=secrets.token_bytes(32),
+            wall=self._wall,
+        )
+
+    def _make_admin(self) -> Admin:
+        return Admin(
+            standing=self._standing,
+            engine=self._engine,
+            pool=self._pool,
+            token=self._token,
+            node_addresses=self.settings.node_addresses,
+            sync=self.sync,
+            report=self._reporter.report,
+            metrics=Exposition(self._reporter.report, self.tally, self._vitals).render,
+            drained=self._drained,
+            spawn=self._spawn,
+        )
+
+    def _watched_files(self) -> tuple[WatchedFile, ...]:
+        files, standing = [], self._standing
+        if self.settings.identity is not None:
+            folder = self.settings.identity
+            files.append(WatchedFile(folder / "token", self._token.take))
+            files.append(WatchedFile(folder / "identity.json", lambda data: standing.offer_identity(data, "File")))
+        if self.settings.config is not None:
+            files.append(WatchedFile(self.settings.config, lambda data: standing.offer_config(data, "File")))
+        return tuple(files)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._tasks.create_task(work)
+
+    def _configure(self, config: PodConfig) -> None:
+        self.books.configure(config, self._clock())
+
+    def _observe(self, sample: EngineSample) -> None:
+        self.books.observe(sample, self._clock())
+
+    def _vitals(self) -> Vitals:
+        return Vitals(
+            connections=len(self._traffic_hub.connections),
+            connections_turned_away=self._traffic_hub.turned_away,
+            engine_connections=self._pool.open_links,
+            running=len(self._desk.running),
+            draining=self._standing.is_leaving,
+        )
+
+
+def _bound(server: asyncio.Server) -> Bind:
+    host, port = server.sockets[0].getsockname()[:2]
+    return Bind(host, port)

@@ -1,0 +1,35 @@
+"""What the sidecar has seen, counted: plain numbers that only grow, read by whoever reports them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Outcome(StrEnum):
+    """How a request that went to the engine was over."""
+
+    ANSWERED = "answered"
+    ENGINE_REFUSED = "engine_refused"  # it answered with a status of its own other than 200
+    CLIENT_GONE = "client_gone"
+    ENGINE_FAILED = "engine_failed"
+    ENDED = "ended"
+    DRAINED = "drained"
+
+
+@dataclass(slots=True)
+class Tally:
+    """`requests` by (path of a route or "other", an Outcome or a refusal's code): both are small, fixed sets.
+
+    `passed_unconfigured`: let through without a quota, for want of a config. `configs_rejected`: by reason.
+    `underestimated_tokens`: by how much prompts were longer than estimated, summed. `samples_*`: of the engine.
+    """
+
+    requests: Counter[tuple[str, str]] = field(default_factory=Counter)
+    passed_unconfigured: int = 0
+    configs_adopted: int = 0
+    configs_rejected: Counter[str] = field(default_factory=Counter)
+    underestimated_tokens: int = 0
+    samples_taken: int = 0
+    samples_failed: int = 0
