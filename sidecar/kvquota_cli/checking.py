@@ -1,0 +1,126 @@
+"""What is wrong with a set of manifests, without a cluster.
+
+Decides by the same code that a cluster uses: each object is judged as an API server with our CRDs judges it, and then
+every pool is reconciled with its quotas and keys before one pod that nobody has seen yet.
+
+Invariants:
+
+1. What is wrong with one object is said once, not again for everything that depends on it.
+2. What may be elsewhere (a Secret, a pool) is a warning, and so is a soft that is scaled down: it can all be applied.
+
+It does not know what is in the cluster already, nor what engines measure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from kvquota_api.conditions import PLAN_VALID, QUOTA_WITHIN_CAPACITY, READY
+from kvquota_cli.embedded.file_cluster import FileCluster
+from kvquota_cli.embedded.identity import engine_pod, new_secret
+from kvquota_cli.embedded.objects import Objects
+from kvquota_cli.manifests.collection import Collection, Manifest, collect
+from kvquota_cli.manifests.judging import is_ours, steps_of
+from kvquota_cli.manifests.last_good import InForce
+from kvquota_cli.manifests.places import Finding, ObjectKey, Severity
+from kvquota_operator.reconcile.observed import PoolKey
+from kvquota_operator.reconcile.plan import Plan
+from kvquota_operator.reconcile.reconcile import reconcile
+
+_WARNED: Final = (PLAN_VALID, QUOTA_WITHIN_CAPACITY, READY)
+# Said already: at the object itself, or at the pool that it depends on.
+_FOLLOWS: Final = frozenset({"InvalidSpec", "PoolInvalid", "NoPlan", "NoShare"})
+# May be in the cluster, or is in force all the same.
+_MILD: Final = frozenset({"APIKeyNotFound", "Oversubscribed", "HardAbovePool", "SoftAboveHard"})
+_PATH: Final = re.compile(r"^(spec(?:\.[A-Za-z]+|\[[0-9]+\])+): (.*)$", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`checked`: objects by kind. `passed_over`: objects that mean nothing to kvquota, by kind."""
+
+    findings: tuple[Finding, ...]
+    checked: Mapping[str, int]
+    passed_over: Mapping[str, int]
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing is wrong; warnings are not."""
+        return all(each.severity != "error" for each in self.findings)
+
+
+async def check(force: InForce, namespace: str, now: datetime) -> Verdict:
+    """Judge documents; `namespace` is for objects that name none."""
+    collection = collect(force.documents, namespace)
+    objects = Objects(namespace, new_id=_numbered())
+    alone = objects.take(force, now).told
+    together = [each async for each in _together(objects, collection, now)]
+    ours = [each for each in collection.manifests if is_ours(each)]
+    others = [each for each in collection.manifests if not is_ours(each)]
+    return Verdict(
+        findings=tuple(sorted([*alone, *together], key=lambda each: (each.place, each.field))),
+        checked=Counter(each.key.kind for each in ours),
+        passed_over=Counter(f"{each.key.kind} ({each.api_version})" for each in others),
+    )
+
+
+def _numbered() -> Callable[[], str]:
+    numbers = iter(range(1, 2**31))
+    return lambda: str(next(numbers))
+
+
+async def _together(objects: Objects, collection: Collection, now: datetime) -> AsyncIterator[Finding]:
+    manifests = {each.key: each for each in collection.manifests}
+    pools = [key for key, _ in objects.all_of("ModelPool")]
+    for pool in pools:
+        for finding in _said(await decide(objects, PoolKey(pool.namespace, pool.name), now), pool, manifests):
+            yield finding
+    for key, stored in objects.all_of("TenantQuota"):
+        if (lost := _without_pool(key, stored.body, manifests)) is not None:
+            yield lost
+
+
+async def decide(objects: Objects, pool: PoolKey, now: datetime) -> Plan:
+    """What the operator would decide for a pool with one pod that nobody has seen yet. Raises LookupError."""
+    cluster = FileCluster(objects, engine_pod(pool.namespace), new_secret(), tell=lambda _: None)
+    observed = await cluster.observe(pool)
+    if observed is None:
+        raise LookupError(f"there is no ModelPool {pool.namespace}/{pool.name}")
+    return reconcile(observed, 0.0, now)
+
+
+def _said(plan: Plan, pool: ObjectKey, manifests: Mapping[ObjectKey, Manifest]) -> Iterator[Finding]:
+    yield from _conditions(plan.pool_status, manifests[pool])
+    for name, status in plan.quota_statuses.items():
+        yield from _conditions(status, manifests[ObjectKey("TenantQuota", pool.namespace, name)])
+
+
+def _conditions(status: Mapping[str, Any], manifest: Manifest) -> Iterator[Finding]:
+    for condition in status["conditions"]:
+        wrong = condition["type"] in _WARNED and condition["status"] != "True"
+        if wrong and condition["reason"] not in _FOLLOWS:
+            mild = condition["reason"] in _MILD or condition["status"] == "Unknown"
+            yield _finding(manifest, condition["message"], "warning" if mild else "error")
+
+
+def _finding(manifest: Manifest, message: str, severity: Severity) -> Finding:
+    match = _PATH.match(message)
+    field, sentence = (match[1], match[2]) if match else ("", message)
+    return Finding(manifest.document.at(*steps_of(field)), sentence, str(manifest.key), field, severity)
+
+
+def _without_pool(key: ObjectKey, body: Mapping[str, Any], manifests: Mapping[ObjectKey, Manifest]) -> Finding | None:
+    field = "spec.modelPoolRef.name"
+    try:
+        name = body["spec"]["modelPoolRef"]["name"]
+    except (KeyError, TypeError):
+        return None
+    if not isinstance(name, str) or ObjectKey("ModelPool", key.namespace, name) in manifests:
+        return None
+    message = f"no ModelPool {name} of namespace {key.namespace} is among these files: it must be in the cluster"
+    return Finding(manifests[key].document.at(*steps_of(field)), message, str(key), field, "warning")

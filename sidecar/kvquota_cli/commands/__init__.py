@@ -1,0 +1,1 @@
+"""One module per command, imported when it runs: `run(arguments) -> ExitCode`; `kvquota_cli.options` declares them."""

@@ -1,0 +1,1 @@
+"""`kvquota demo`: two tenants before one engine, one of them floods it."""

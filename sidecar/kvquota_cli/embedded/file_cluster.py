@@ -1,0 +1,137 @@
+"""The port Cluster over the objects of files: no API server, one pod that stands for the engine.
+
+What the operator would store (the pool's Secret, the pod's config, statuses) is kept in memory for as long as the
+process runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
+
+from kvquota_api.model_pool import ModelPool
+from kvquota_api.pod_config import PodConfig
+from kvquota_cli.embedded.objects import Objects, Stored
+from kvquota_cli.manifests.judging import CONFIG_MAP, SECRET
+from kvquota_cli.manifests.places import ObjectKey
+from kvquota_operator.ports import VanishedError
+from kvquota_operator.reading.objects import StoredPool, StoredQuota, read_model_config, read_pool, read_quota
+from kvquota_operator.reading.secrets import keep_key_secret, read_key
+from kvquota_operator.reconcile.observed import (
+    InvalidSeen,
+    KeyFound,
+    KeyProblem,
+    Observed,
+    PodSeen,
+    PoolKey,
+    QuotaSeen,
+    SecretSeen,
+)
+from kvquota_operator.reconcile.plan import EventWanted, SecretWanted
+
+T = TypeVar("T")
+Tell = Callable[[str], None]
+
+
+class FileCluster:
+    """`pod` stands for the engine of every pool that is asked for. `tell` gets what a cluster would have as events."""
+
+    def __init__(self, objects: Objects, pod: PodSeen, secret: SecretSeen, tell: Tell) -> None:
+        self._objects = objects
+        self._pod = pod
+        self._secret = secret
+        self._tell = tell
+        self._configs: dict[str, PodConfig] = {}
+        self._pools = _Parsed(read_pool)
+        self._quotas = _Parsed(read_quota)
+
+    async def observe(self, pool: PoolKey) -> Observed | None:
+        """The pool as the files have it; None when they have it no more."""
+        found = self._objects.find(ObjectKey("ModelPool", pool.namespace, pool.name))
+        if found is None:
+            return None
+        stored = self._pools.of(ObjectKey("ModelPool", pool.namespace, pool.name), found)
+        quotas = self._quotas_of(pool)
+        return Observed(
+            key=pool,
+            pool=stored.pool,
+            pool_status=stored.status,
+            quotas=tuple(each.quota for each in quotas if isinstance(each.quota, QuotaSeen)),
+            invalid=tuple(each.quota for each in quotas if isinstance(each.quota, InvalidSeen)),
+            keys=self._keys(pool.namespace, quotas),
+            pods=(self._pod,),
+            configs=dict(self._configs),
+            secret=self._secret,
+            model_config=self._model_config(stored),
+        )
+
+    async def apply_config(self, config: PodConfig) -> None:
+        """Keep the config, so that its generation goes on."""
+        self._configs = {config.pod.uid: config}
+
+    async def apply_secret(self, pool: PoolKey, wanted: SecretWanted) -> None:
+        """Keep the identity."""
+        del pool
+        self._secret = SecretSeen(wanted.token, wanted.pepper, wanted.identity)
+
+    async def write_pool_status(self, pool: PoolKey, status: Mapping[str, Any]) -> None:
+        """Keep the status. Raises VanishedError."""
+        self._write(ObjectKey("ModelPool", pool.namespace, pool.name), status)
+
+    async def write_quota_status(self, namespace: str, name: str, status: Mapping[str, Any]) -> None:
+        """Keep the status. Raises VanishedError."""
+        self._write(ObjectKey("TenantQuota", namespace, name), status)
+
+    async def record(self, namespace: str, event: EventWanted) -> None:
+        """Tell it."""
+        self._tell(f"{event.kind} {namespace}/{event.name}: {event.reason}: {event.message}")
+
+    def _write(self, key: ObjectKey, status: Mapping[str, Any]) -> None:
+        if not self._objects.write_status(key, status):
+            raise VanishedError(f"{key} is not in the files any more")
+
+    def _quotas_of(self, pool: PoolKey) -> list[StoredQuota]:
+        found = dict(self._objects.all_of("TenantQuota", pool.namespace))
+        parsed = [self._quotas.of(key, stored) for key, stored in found.items()]
+        self._quotas.keep(found)
+        return [each for each in parsed if each.pool == pool]
+
+    def _keys(self, namespace: str, quotas: Iterable[StoredQuota]) -> dict[tuple[str, str], KeyFound | KeyProblem]:
+        keys: dict[tuple[str, str], KeyFound | KeyProblem] = {}
+        for name, key in _key_refs(quotas):
+            stored = self._objects.find(ObjectKey(SECRET, namespace, name))
+            keys[name, key] = read_key(None if stored is None else keep_key_secret(stored.body), name, key)
+        return keys
+
+    def _model_config(self, stored: StoredPool) -> Mapping[str, Any] | None:
+        ref = stored.pool.spec.model.config.config_map_ref if isinstance(stored.pool, ModelPool) else None
+        if ref is None:
+            return None
+        found = self._objects.find(ObjectKey(CONFIG_MAP, stored.key.namespace, ref.name))
+        return read_model_config(None if found is None else found.body, ref.key)
+
+
+def _key_refs(quotas: Iterable[StoredQuota]) -> set[tuple[str, str]]:
+    """The (Secret, key) of every API key that the quotas name."""
+    identities = [each.quota.quota.spec.identity for each in quotas if isinstance(each.quota, QuotaSeen)]
+    refs = [key.secret_ref for identity in identities if identity is not None for key in identity.api_keys]
+    return {(ref.name, ref.key) for ref in refs}
+
+
+class _Parsed(Generic[T]):
+    """Objects of one kind as they were parsed, each until it changes."""
+
+    def __init__(self, parse: Callable[[Mapping[str, Any]], T]) -> None:
+        self._parse = parse
+        self._known: dict[ObjectKey, tuple[Stored, T]] = {}
+
+    def of(self, key: ObjectKey, stored: Stored) -> T:
+        known = self._known.get(key)
+        if known is None or known[0].body is not stored.body or known[0].status is not stored.status:
+            known = self._known[key] = (stored, self._parse(stored.whole()))
+        return known[1]
+
+    def keep(self, present: Iterable[ObjectKey]) -> None:
+        """Forget all others."""
+        keys = set(present)
+        self._known = {key: known for key, known in self._known.items() if key in keys}

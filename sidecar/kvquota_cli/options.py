@@ -1,0 +1,108 @@
+"""The options of every command. Light: it imports no command."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+_DESCRIPTION = """\
+GPU KV-cache memory quotas for LLM serving.
+
+  kvquota demo                                two tenants, one floods: what the quota does, in under a minute
+  kvquota check manifests/                    are these ModelPools, TenantQuotas and Secrets right?
+  kvquota keygen --secret search-api-key      a new API key as a Secret
+  kvquota serve --manifests manifests/ ...    quotas in front of one engine, without a cluster
+"""
+_CODES = "exit codes: 0 ok, 1 a problem was found, 2 wrong usage or input, 3 no plan is possible"
+
+_KEYGEN = """\
+Print a new random API key of 256 bits. With --secret, print the Secret that holds it and, as comments, the lines
+that let a TenantQuota's clients in with it:
+
+  kvquota keygen --secret search-api-key --namespace inference --quota search | kubectl apply -f -
+"""
+
+
+_CHECK = """\
+Check ModelPools, TenantQuotas and Secrets without a cluster: every object as the API server would, and every pool with
+its quotas and keys as the operator would. Prints file:line, object, field and what to do; ends with 1 when something is
+wrong. A folder is read as `kubectl apply -f` reads it: its own files, not its sub-folders'.
+"""
+
+_SERVE = """\
+Quotas in front of one engine, without a cluster: reads ModelPools, TenantQuotas, Secrets and ConfigMaps from a folder,
+decides as the operator does and stands before the engine as the sidecar does. Edit the files, and a change is in force
+within about a second; a broken edit is said and passed over.
+
+  kvquota serve --manifests examples/ --engine http://127.0.0.1:8000 --listen 127.0.0.1:8080
+"""
+
+_DEMO = """\
+Two tenants before one engine: steady asks short questions, flood sends long prompts without end. First quotas only
+count, then they are enforced. Needs nothing but this program; ends with 0 only when steady was never refused, flood
+was, and nothing leaked.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line. `command` names the module of `kvquota_cli.commands` to run."""
+    whole = _Parser(prog="kvquota", description=_DESCRIPTION, epilog=_CODES, formatter_class=_AsWritten)
+    commands = whole.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
+    _keygen(commands.add_parser("keygen", help="make an API key", description=_KEYGEN, formatter_class=_AsWritten))
+    _demo(commands.add_parser("demo", help="see what the quota does", description=_DEMO, formatter_class=_AsWritten))
+    _check(commands.add_parser("check", help="check manifests offline", description=_CHECK, formatter_class=_AsWritten))
+    _serve(commands.add_parser("serve", help="run without a cluster", description=_SERVE, formatter_class=_AsWritten))
+    return whole
+
+
+class _AsWritten(argparse.RawDescriptionHelpFormatter):
+    """Keeps the line breaks of descriptions."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that refuses abbreviated options: an option added later must not change what an old script means."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)
+
+
+def _keygen(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--secret", metavar="NAME", help="print a Secret of this name that holds the key")
+    command.add_argument("-n", "--namespace", metavar="NS", default="default", help="of the Secret (%(default)s)")
+    command.add_argument("--key", metavar="KEY", default="key", help="which entry of the Secret (%(default)s)")
+    command.add_argument("--quota", metavar="NAME", help="the TenantQuota that the comments speak of; needs --secret")
+
+
+def _check(command: argparse.ArgumentParser) -> None:
+    command.add_argument("paths", metavar="FILE|DIR", type=Path, nargs="+", help="manifests")
+    command.add_argument(
+        "-n", "--namespace", metavar="NS", default="default", help="of objects without one (%(default)s)"
+    )
+    command.add_argument("-o", "--output", choices=("text", "json"), default="text", help="(%(default)s)")
+
+
+def _serve(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--manifests", metavar="DIR", type=Path, required=True, help="folder of YAML files")
+    command.add_argument("--engine", metavar="URL", default="http://127.0.0.1:8000", help="(%(default)s)")
+    command.add_argument("--listen", metavar="HOST:PORT", default="127.0.0.1:8080", help="for clients (%(default)s)")
+    command.add_argument(
+        "--admin", metavar="HOST:PORT", default="127.0.0.1:9600", help="for usage and metrics (%(default)s)"
+    )
+    command.add_argument("--pool", metavar="NAME", help="which ModelPool (default: the one that the engine serves)")
+    command.add_argument(
+        "-n", "--namespace", metavar="NS", help="only its pools; also of objects without one (default)"
+    )
+    command.add_argument(
+        "--token-file", metavar="FILE", type=Path, help="token of the admin port; made if it is not there (temporary)"
+    )
+    command.add_argument(
+        "--drain-seconds", metavar="N", default="10", help="running requests may go on after Ctrl-C (%(default)s)"
+    )
+
+
+def _demo(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--engine", metavar="URL", help="an engine that has vLLM's /metrics (a fake one)")
+    command.add_argument("--kubeconfig", metavar="FILE", type=Path, help="show it through the API server of this file")
+    command.add_argument("--seconds", metavar="N", type=float, default=24.0, help="how long clients send (%(default)g)")
+    command.add_argument("--plain", action="store_true", help="lines instead of a live table")

@@ -1,0 +1,1 @@
+"""Objects as `kubectl get` prints them, by the columns of their CRD."""
