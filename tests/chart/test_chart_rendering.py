@@ -1,0 +1,184 @@
+"""The chart: what it renders, what it refuses, and what a real API server thinks of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kvquota_operator.settings import Address, OperatorSettings, parse_settings
+from testcluster.apiserver import ApiServer
+from testcluster.helm import Helm
+from testcluster.programs import ProgramError
+
+CHART = Path(__file__).parents[2] / "charts" / "kvquota"
+HOME = "kvquota-system"
+
+Manifest = dict[str, Any]
+
+
+def rendered(helm: Helm, *values: str, release: str = "kvquota") -> list[Manifest]:
+    sets = [part for value in values for part in ("--set", value)]
+    text = helm("template", release, CHART, "--namespace", HOME, *sets)
+    return [manifest for manifest in yaml.safe_load_all(text) if manifest]
+
+
+def of_kind(manifests: list[Manifest], kind: str) -> list[Manifest]:
+    return [manifest for manifest in manifests if manifest["kind"] == kind]
+
+
+def operator_pod(manifests: list[Manifest]) -> Manifest:
+    [deployment] = of_kind(manifests, "Deployment")
+    template: Manifest = deployment["spec"]["template"]
+    return template
+
+
+def settings(manifests: list[Manifest]) -> OperatorSettings:
+    """What the operator makes of the arguments that the chart gives it."""
+    [container] = operator_pod(manifests)["spec"]["containers"]
+    assert container["command"] == ["python", "-m", "kvquota_operator"]
+    return parse_settings(container["args"])
+
+
+def places(manifests: list[Manifest], kind: str) -> list[str]:
+    return [manifest["metadata"]["namespace"] for manifest in of_kind(manifests, kind)]
+
+
+def test_the_chart_passes_the_strict_linter(helm: Helm) -> None:
+    assert "0 chart(s) failed" in helm("lint", "--strict", CHART)
+
+
+@pytest.mark.parametrize(
+    ("values", "served", "role_places"),
+    [
+        pytest.param((), (HOME,), [HOME], id="without values the release's own namespace is served"),
+        pytest.param(("namespaces={a}",), ("a",), ["a"], id="one namespace is served, and rights are given only there"),
+        pytest.param(("namespaces={a,b}",), ("a", "b"), ["a", "b"], id="several namespaces are served"),
+    ],
+)
+def test_which_namespaces_are_served(
+    helm: Helm, values: tuple[str, ...], served: tuple[str, ...], role_places: list[str]
+) -> None:
+    manifests = rendered(helm, *values)
+    assert settings(manifests).namespaces == served
+    assert places(manifests, "Role") == places(manifests, "RoleBinding") == role_places
+    assert of_kind(manifests, "ClusterRole") == []
+    assert {each["namespace"] for each in subjects(manifests, "RoleBinding")} == {HOME}
+
+
+def subjects(manifests: list[Manifest], kind: str) -> list[dict[str, str]]:
+    return [subject for binding in of_kind(manifests, kind) for subject in binding["subjects"]]
+
+
+def test_all_namespaces_are_served_with_the_same_rights_everywhere(helm: Helm) -> None:
+    manifests = rendered(helm, "allNamespaces=true")
+    assert settings(manifests).namespaces == ()
+    assert of_kind(manifests, "Role") == []
+    [everywhere] = of_kind(manifests, "ClusterRole")
+    assert everywhere["rules"] == of_kind(rendered(helm), "Role")[0]["rules"]
+    assert [each["name"] for each in subjects(manifests, "ClusterRoleBinding")] == ["kvquota-operator"]
+
+
+def test_no_right_is_a_wildcard(helm: Helm) -> None:
+    [role] = of_kind(rendered(helm), "Role")
+    assert "*" not in json.dumps(role["rules"])
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        pytest.param("namespaces={kube-system}", "namespaces", id="kube-system is not served"),
+        pytest.param("namespaces={Upper}", "namespaces", id="a namespace that cannot exist is refused"),
+        pytest.param("syncSeconds=0.1", "choose 0.2 to 60", id="a period below the operator's bound is refused"),
+        pytest.param("syncSeconds=61", "choose 0.2 to 60", id="a period above the operator's bound is refused"),
+        pytest.param("syncSeconds=soon", "syncSeconds", id="a period that is no number is refused"),
+        pytest.param("image.digest=abc", "digest", id="a digest that is none is refused"),
+        pytest.param("replicas=2", "replicas", id="a value that the chart does not know is refused"),
+        pytest.param("serviceAccount.create=false", "serviceAccount.name", id="an account must be named or made"),
+    ],
+)
+def test_what_is_refused(helm: Helm, value: str, complaint: str) -> None:
+    with pytest.raises(ProgramError) as refused:
+        rendered(helm, value)
+    assert complaint in refused.value.output
+
+
+def test_all_namespaces_beside_some_is_refused_with_the_way_out(helm: Helm) -> None:
+    with pytest.raises(ProgramError) as refused:
+        rendered(helm, "allNamespaces=true", "namespaces={a}")
+    assert "leave namespaces empty, or set allNamespaces to false" in refused.value.output
+
+
+def test_the_arguments_are_what_the_values_say(helm: Helm) -> None:
+    assert settings(rendered(helm, "namespaces={a}", "syncSeconds=0.5")) == OperatorSettings(
+        namespaces=("a",), kubeconfig=None, sync_seconds=0.5, listen=Address("", 8080)
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "image"),
+    [
+        pytest.param((), "kvquota/operator:0.1.0", id="without values the image is that of the chart's version"),
+        pytest.param(("image.tag=x",), "kvquota/operator:x", id="a tag is taken"),
+        pytest.param(
+            ("image.tag=x", f"image.digest=sha256:{'0' * 64}"),
+            f"kvquota/operator@sha256:{'0' * 64}",
+            id="a digest wins over a tag",
+        ),
+    ],
+)
+def test_the_image(helm: Helm, values: tuple[str, ...], image: str) -> None:
+    [container] = operator_pod(rendered(helm, *values))["spec"]["containers"]
+    assert container["image"] == image
+
+
+def test_an_own_account_is_bound_and_used(helm: Helm) -> None:
+    manifests = rendered(helm, "serviceAccount.create=false", "serviceAccount.name=mine")
+    assert of_kind(manifests, "ServiceAccount") == []
+    assert operator_pod(manifests)["spec"]["serviceAccountName"] == "mine"
+    assert [each["name"] for each in subjects(manifests, "RoleBinding")] == ["mine"]
+
+
+def test_two_releases_do_not_share_a_name(helm: Helm) -> None:
+    both = [rendered(helm, "allNamespaces=true", release=name) for name in ("one", "two")]
+    first, second = ({(each["kind"], each["metadata"]["name"]) for each in manifests} for manifests in both)
+    assert first & second == set()
+
+
+def test_only_one_operator_runs_at_a_time(helm: Helm) -> None:
+    [deployment] = of_kind(rendered(helm), "Deployment")
+    assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]) == (1, {"type": "Recreate"})
+
+
+@pytest.mark.apiserver
+def test_the_pod_is_admitted_where_restricted_security_is_enforced(helm: Helm, apiserver: ApiServer) -> None:
+    apiserver.create_namespace("chart-restricted")
+    apiserver.kubectl("label", "namespace", "chart-restricted", "pod-security.kubernetes.io/enforce=restricted")
+    apiserver.kubectl("create", "serviceaccount", "kvquota-operator", "-n", "chart-restricted")
+    template = operator_pod(rendered(helm))
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "operator"}, "spec": template["spec"]}
+    create = ("create", "--dry-run=server", "-n", "chart-restricted", "-f", "-")
+    assert "pod/operator created" in apiserver.kubectl(*create, input=json.dumps(pod))
+    del pod["spec"]["securityContext"]["runAsNonRoot"]
+    with pytest.raises(ProgramError) as refused:
+        apiserver.kubectl(*create, input=json.dumps(pod))
+    assert "violates PodSecurity" in refused.value.output
+
+
+@pytest.mark.apiserver
+def test_the_chart_installs_with_its_resources(helm: Helm, apiserver: ApiServer) -> None:
+    apiserver.create_namespace("chart-served")
+    helm(
+        *("install", "kvquota", CHART, "--namespace", "chart-home", "--create-namespace"),
+        *("--set", "namespaces={chart-served}"),
+        kubeconfig=apiserver.kubeconfig,
+    )
+    found = apiserver.kubectl("get", "deployment,role,serviceaccount", "-A", "-o", "name")
+    helm("uninstall", "kvquota", "--namespace", "chart-home", kubeconfig=apiserver.kubeconfig)
+    assert {line for line in found.split() if line.endswith("/kvquota-operator")} == {
+        "deployment.apps/kvquota-operator",
+        "role.rbac.authorization.k8s.io/kvquota-operator",
+        "serviceaccount/kvquota-operator",
+    }
+    assert "modelpools.kvquota.dev" in apiserver.kubectl("get", "crds", "-o", "name")

@@ -1,0 +1,140 @@
+"""The operator as a process, and with an API server that is not what it should be."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from kvquota_operator.settings import Address
+from operator_world import DEADLINE_S, World, install_crds, metrics, operator, quota, until, until_true
+from testcluster.apiserver import ApiServer
+from testcluster.processes import Server, free_port
+
+pytestmark = pytest.mark.apiserver
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    """An API server of this test's own, which knows nothing of kvquota."""
+    with ApiServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def world(server: ApiServer) -> AsyncIterator[World]:
+    await asyncio.to_thread(server.create_namespace, "inference")
+    world = World(server, "inference", network=201)
+    yield world
+    await world.close()
+
+
+@contextmanager
+def process(*args: str | Path) -> Iterator["subprocess.Popen[str]"]:
+    environ = {**os.environ, "PYTHONWARNINGS": "error"}
+    command = [sys.executable, "-m", "kvquota_operator", *map(str, args)]
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ)
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.communicate()
+
+
+async def get(address: Address, path: str) -> tuple[int, str]:
+    """Status and text of an answer; 0 and the error where nobody answers."""
+    try:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://{address.host}:{address.port}{path}") as answer,
+        ):
+            return answer.status, await answer.text()
+    except aiohttp.ClientConnectionError as error:
+        return 0, str(error)
+
+
+async def test_a_process_waits_for_the_resources_serves_probes_and_ends_on_sigterm(world: World) -> None:
+    address = Address("127.0.0.1", free_port())
+    args = ("--namespace=inference", "--kubeconfig", world.server.kubeconfig, f"--listen=127.0.0.1:{address.port}")
+    with process(*args) as running:
+        assert await until(lambda: get(address, "/healthz"), lambda each: each[0] == 200, what="healthz") == (
+            200,
+            "ok\n",
+        )
+        assert await get(address, "/readyz") == (503, "the pools and quotas have not been listed yet\n")
+        await asyncio.to_thread(install_crds, world.server)
+        await until(lambda: get(address, "/readyz"), lambda each: each == (200, "ok\n"), what="readyz")
+        sidecar = await world.add_pod("llama-0")
+        await world.add_pool()
+        await world.apply(quota("search"))
+        await until_true(lambda: sidecar.hard("search") is not None, what="the quota is in force")
+        assert (await metrics(address))["kvquota_operator_pools"] == 1
+        running.send_signal(signal.SIGTERM)
+        _, log = await asyncio.to_thread(running.communicate, timeout=DEADLINE_S)
+    assert running.returncode == 0, log
+    lines = [line.split(" ", 2)[2] for line in log.splitlines()]
+    assert lines[0] == "INFO kvquota_operator: starting for inference; each pod is asked every 2 s"
+    assert "run `kubectl apply -f crds/`" in lines[1]
+    assert lines[-1] == "INFO kvquota_operator: stopped"
+
+
+def test_a_process_without_a_way_to_the_api_server_says_what_to_give() -> None:
+    with process("--namespace=inference", "--listen=127.0.0.1:1") as running:
+        _, log = running.communicate(timeout=DEADLINE_S)
+    assert running.returncode == 2
+    assert log.splitlines()[-1].endswith("run inside a pod with a service account, or give --kubeconfig FILE")
+
+
+@contextmanager
+def frozen(server: Server) -> Iterator[None]:
+    """A server that keeps its connections and does nothing."""
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+
+
+async def test_pods_are_asked_while_the_api_server_is_away_and_nothing_is_written_twice_afterwards(
+    world: World,
+) -> None:
+    await asyncio.to_thread(install_crds, world.server)
+    sidecar = await world.add_pod("llama-0")
+    await world.add_pool()
+    await world.apply(quota("search", hard=50))
+    address = Address("127.0.0.1", free_port())
+    async with operator(world, listen=address):
+        await until_true(lambda: sidecar.hard("search") is not None, what="the quota is in force")
+        before = sidecar.hard("search")
+        [api] = [each for each in world.server.servers if each.name == "kube-apiserver"]
+        with frozen(api):
+            asked = sidecar.asked
+            await until_true(lambda: sidecar.asked > asked + 15, what="fifteen more questions")
+        await world.patch("tenantquota", "search", {"spec": {"kv": {"hard": {"percent": 25}}}})
+        await until_true(lambda: sidecar.hard("search") != before, what="the lowered quota is in force")
+        await until(world.config_maps, lambda each: each["llama-0"].generation == 2, what="and stored")
+        counted = await metrics(address)
+    assert counted['kvquota_operator_errands_total{kind="Config"}'] == 2
+
+
+async def test_a_killed_api_server_ends_nothing(world: World) -> None:
+    await asyncio.to_thread(install_crds, world.server)
+    sidecar = await world.add_pod("llama-0")
+    await world.add_pool()
+    await world.apply(quota("search"))
+    address = Address("127.0.0.1", free_port())
+    async with operator(world, listen=address):
+        await until_true(lambda: sidecar.hard("search") is not None, what="the quota is in force")
+        [api] = [each for each in world.server.servers if each.name == "kube-apiserver"]
+        api.process.kill()
+        asked = sidecar.asked
+        broken = 'kvquota_operator_watch_restarts_total{reason="Unreachable",watched="pods"}'
+        await until(lambda: metrics(address), lambda each: each.get(broken, 0) >= 2, what="the watch is tried again")
+        await until_true(lambda: sidecar.asked > asked + 15, what="fifteen more questions")
+        assert await get(address, "/healthz") == (200, "ok\n")

@@ -1,0 +1,452 @@
+"""The admin port and the files: config and identity in, usage out, probes, drain."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from kvquota_api import pod_config, usage
+from kvquota_api.pod_config import PodConfig
+from kvquota_api.usage import InForce, Rejected, SyncRequest, UsageReport
+from kvquota_fakeengine.misbehaviour import Metrics, Misbehaviour
+from kvquota_fakeengine.server import FakeEngineServer
+from kvquota_fakeengine.settings import EngineSettings
+from sidecar_rig import (
+    BATCH,
+    KEYS,
+    SEARCH,
+    TOKEN,
+    Got,
+    ManualClock,
+    RawEngine,
+    Running,
+    both_ends,
+    chat,
+    config,
+    eventually,
+    get,
+    identity,
+    on_both_loops,
+    post,
+    running_sidecar,
+    share,
+    sync_request,
+)
+
+BEARER = f"Authorization: Bearer {TOKEN}"
+
+
+def sync_post(request: SyncRequest | bytes, *headers: str) -> bytes:
+    body = request if isinstance(request, bytes) else usage.encode(request)
+    lines = ["POST /v1/sync HTTP/1.1", "Host: pod", *headers, f"Content-Length: {len(body)}", "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+async def admin(running: Running, data: bytes) -> Got:
+    async with await running.connect_admin() as client:
+        return await client.ask(data)
+
+
+async def synced(running: Running, request: SyncRequest) -> UsageReport:
+    got = await admin(running, sync_post(request, BEARER))
+    assert got.status == 200, got.body
+    return usage.decode_report(got.body)
+
+
+async def asked(running: Running, data: bytes) -> Got:
+    async with await running.connect() as client:
+        return await client.ask(data)
+
+
+@asynccontextmanager
+async def before_fake(**changes: Any) -> AsyncIterator[tuple[Running, FakeEngineServer]]:
+    settings = EngineSettings(model="tiny", block_tokens=16, blocks=1024, decode_rate=1e6)
+    async with FakeEngineServer(settings, control_port=0) as engine:
+        port = int(engine.base_url.rpartition(":")[2])
+        async with running_sidecar(("127.0.0.1", port), **{"sample_seconds": 0.05, **changes}) as running:
+            yield running, engine
+
+
+# Sync.
+
+
+@on_both_loops
+async def test_before_the_first_config_nothing_passes_and_the_pod_is_not_ready() -> None:
+    async with both_ends(configured=False) as (running, _):
+        got = await asked(running, post(chat()))
+        assert (got.status, got.code) == (503, "not_configured")
+        assert (await asked(running, get("/health"))).status == 503
+        assert (await admin(running, get("/readyz"))).status == 503
+        assert (await admin(running, get("/healthz"))).status == 200
+        assert (await synced(running, sync_request())).in_force == InForce()
+
+
+@on_both_loops
+async def test_with_the_open_policy_everything_allowed_passes_uncounted_until_a_config_comes() -> None:
+    async with (
+        both_ends(configured=False, failure_policy="Open") as (running, engine),
+        await running.connect() as client,
+    ):
+        body = chat(priority=3, cache_salt="mine")
+        client.send(post(body))
+        upstream = await engine.next()
+        upstream.answer(b"{}")
+        got = await client.answer()
+        assert upstream.body == body
+        assert (got.status, "x-kvquota-rung" in got.headers) == (200, False)
+        assert (await client.ask(get("/pause"))).status == 404
+        assert running.sidecar.tally.passed_unconfigured == 1
+        await synced(running, sync_request(config(), identity()))
+        assert (await client.ask(post(chat()).replace(b"kvq-", b"no-"))).status == 401
+
+
+@on_both_loops
+async def test_a_sync_brings_config_and_identity_into_force_for_the_next_request() -> None:
+    async with both_ends(configured=False) as (running, engine):
+        wanted, known = config(), identity()
+        report = await synced(running, sync_request(wanted, known))
+        assert report.in_force == InForce(
+            generation=1, config_digest=wanted.digest, identity_digest=known.digest, source="Channel"
+        )
+        assert [each.id for each in report.tenants] == [SEARCH, BATCH]
+        async with await running.connect() as client:
+            client.send(post(chat()))
+            (await engine.next()).answer(b"{}")
+            assert (await client.answer()).status == 200
+
+
+@on_both_loops
+async def test_a_lowered_hard_binds_the_next_request_and_ends_nothing() -> None:
+    async with both_ends() as (running, engine), await running.connect() as client, await running.connect() as other:
+        client.send(post(chat()))
+        upstream = await engine.next()
+        await synced(running, sync_request(config(share(SEARCH, soft=0, hard=6), generation=2)))
+        refused = await other.ask(post(chat()))
+        assert (refused.status, refused.code) == (429, "tenant_kv_quota_exceeded")
+        upstream.answer(b"{}")
+        assert (await client.answer()).status == 200
+        await running.idle()
+
+
+def edited_config(**changes: Any) -> bytes:
+    document = json.loads(pod_config.encode(config(generation=2)))
+    return json.dumps(document | changes).encode()
+
+
+BAD_CONFIGS = {
+    "a field that nobody knows": (edited_config(extra=1), "InvalidConfig", 0),
+    "a field of the wrong type": (edited_config(model=3), "InvalidConfig", 0),
+    "a digest of something else": (edited_config(model="other"), "InvalidConfig", 0),
+    "no JSON object": (b"[]", "InvalidConfig", 0),
+    "an older generation": (pod_config.encode(config(share(SEARCH, soft=1, hard=1))), "GenerationWentBack", 1),
+    "the same generation with other content": (
+        pod_config.encode(config(share(SEARCH, soft=1, hard=1), generation=5)),
+        "GenerationWentBack",
+        5,
+    ),
+}
+
+
+@pytest.mark.parametrize(("document", "reason", "generation"), BAD_CONFIGS.values(), ids=BAD_CONFIGS)
+@on_both_loops
+async def test_a_bad_config_is_refused_whole_with_a_reason_and_the_last_good_one_stays(
+    document: bytes, reason: str, generation: int
+) -> None:
+    good = config(generation=5)
+    async with both_ends(wanted=good) as (running, engine):
+        report = await synced(running, SyncRequest(config_digest="x", identity_digest="", config=msgspec.Raw(document)))
+        assert report.rejected is not None
+        assert (report.rejected.reason, report.rejected.generation) == (reason, generation)
+        assert report.in_force.config_digest == good.digest
+        async with await running.connect() as client:
+            client.send(post(chat()))
+            (await engine.next()).answer(b"{}")
+            assert (await client.answer()).status == 200
+        healed = await synced(running, sync_request(config(generation=6)))
+        assert (healed.rejected, healed.in_force.generation) == (None, 6)
+
+
+@on_both_loops
+async def test_a_config_for_another_pod_is_refused() -> None:
+    async with both_ends(configured=False, pod_uid="uid-0") as (running, _):
+        other = config(pod=pod_config.PodRef(namespace="shop", name="pod-1", uid="uid-1"))
+        refused = await synced(running, sync_request(other))
+        assert refused.rejected is not None
+        assert refused.rejected.reason == "WrongPod"
+        assert (await synced(running, sync_request(config()))).in_force.generation == 1
+
+
+@on_both_loops
+async def test_a_bad_identity_is_refused_and_the_config_beside_it_taken() -> None:
+    async with both_ends(configured=False) as (running, _):
+        wanted = config()
+        request = SyncRequest(
+            config_digest="",
+            identity_digest="",
+            identity=msgspec.Raw(b"{}"),
+            config=msgspec.Raw(pod_config.encode(wanted)),
+        )
+        report = await synced(running, request)
+        assert report.rejected is not None
+        assert report.rejected.reason == "InvalidIdentity"
+        assert report.in_force.config_digest == wanted.digest
+
+
+@on_both_loops
+async def test_reports_are_numbered_within_one_epoch() -> None:
+    async with both_ends() as (running, _):
+        reports = [await synced(running, sync_request()) for _ in range(3)]
+        assert len({each.epoch for each in reports}) == 1
+        numbers = [each.sequence for each in reports]
+        assert numbers == sorted(set(numbers))
+
+
+STRANGERS = {
+    "no token": [],
+    "another token": ["Authorization: Bearer nonsense"],
+    "an empty token": ["Authorization: Bearer "],
+    "the token in another scheme": [f"Authorization: Basic {TOKEN}"],
+    "the token twice": [BEARER, BEARER],
+    "an API key": [f"Authorization: Bearer {KEYS[SEARCH]}"],
+}
+
+
+@pytest.mark.parametrize("headers", STRANGERS.values(), ids=STRANGERS)
+@on_both_loops
+async def test_without_the_token_nothing_is_taken_and_no_tenant_is_named(headers: list[str]) -> None:
+    async with both_ends(configured=False) as (running, _):
+        assert (await admin(running, sync_post(sync_request(config()), *headers))).status == 401
+        assert (await admin(running, get("/v1/usage", *headers))).status == 401
+        assert running.report().in_force == InForce()
+        running.sidecar.sync(sync_request(config()))
+        assert SEARCH.encode() not in (await admin(running, get("/metrics", *headers))).body
+
+
+@on_both_loops
+async def test_what_is_no_sync_request_is_a_400_that_names_the_field() -> None:
+    async with both_ends() as (running, _):
+        got = await admin(running, sync_post(b'{"version":1,"configDigest":3,"identityDigest":""}', BEARER))
+        assert (got.status, "configDigest" in got.json()["message"]) == (400, True)
+        got = await admin(running, sync_post(b"\xff", BEARER))
+        assert got.status == 400
+        over = sync_post(b"", BEARER).replace(b"Content-Length: 0", b"Content-Length: 99999999")
+        assert (await admin(running, over)).status == 413
+        assert (await admin(running, get("/nowhere"))).status == 404
+
+
+# Usage and metrics.
+
+
+@on_both_loops
+async def test_a_tenant_sees_its_own_usage_and_nobody_elses() -> None:
+    async with both_ends() as (running, engine), await running.connect() as client:
+        client.send(post(chat()))
+        upstream = await engine.next()
+        mine = (await asked(running, get("/v1/usage", f"Authorization: Bearer {KEYS[SEARCH]}"))).json()
+        yours = (await asked(running, get("/v1/usage", f"Authorization: Bearer {KEYS[BATCH]}"))).json()
+        upstream.answer(b"{}")
+        await client.answer()
+        assert (await asked(running, get("/v1/usage"))).status == 401
+    assert (mine["id"], mine["inFlight"], mine["reserved"] > 0) == (SEARCH, 1, True)
+    assert (yours["id"], yours["inFlight"], yours["reserved"]) == (BATCH, 0, 0)
+
+
+@on_both_loops
+async def test_the_token_shows_the_usage_of_all() -> None:
+    async with both_ends() as (running, _):
+        got = await admin(running, get("/v1/usage", BEARER))
+        assert [each.id for each in usage.decode_report(got.body).tenants] == [SEARCH, BATCH]
+
+
+@on_both_loops
+async def test_metrics_name_tenants_only_to_those_who_have_the_token() -> None:
+    async with both_ends() as (running, engine), await running.connect() as client:
+        client.send(post(chat()))
+        (await engine.next()).answer(b"{}")
+        await client.answer()
+        await client.ask(get("/nowhere"))
+        known = (await admin(running, get("/metrics", BEARER))).body.decode()
+        unknown = (await admin(running, get("/metrics"))).body.decode()
+    lines = set(known.splitlines())
+    assert 'kvquota_requests_total{outcome="answered",route="/v1/chat/completions"} 1.0' in lines
+    assert 'kvquota_requests_total{outcome="route_not_allowed",route="other"} 1.0' in lines
+    assert f'kvquota_tenant_admitted_total{{tenant="{SEARCH}"}} 1.0' in lines
+    assert "kvquota_engine_used_blocks" not in known  # this engine does not say: missing, not 0
+    assert "tenant" not in {line.partition("{")[2].partition("=")[0] for line in unknown.splitlines()}
+
+
+# The engine as it is seen.
+
+
+@on_both_loops
+async def test_the_report_says_what_the_engine_says() -> None:
+    async with before_fake() as (running, _):
+        await eventually("it was sampled", lambda: running.report().engine.used_blocks == 0)
+        engine = running.report().engine
+        assert (engine.state, engine.blocks, engine.block_tokens, engine.running) == ("Ready", 1024, 16, 0)
+        assert (await admin(running, get("/readyz"))).status == 200
+
+
+@on_both_loops
+async def test_an_engine_without_metrics_is_ready_and_has_no_gauge() -> None:
+    async with both_ends() as (running, _):
+        await eventually("it was asked", lambda: running.report().engine.state == "Ready")
+        assert running.report().engine == usage.EngineUsage(state="Ready")
+
+
+@on_both_loops
+async def test_an_engine_that_loses_its_metrics_shows_the_age_of_the_last_ones() -> None:
+    async with before_fake() as (running, engine):
+        await eventually("it was sampled", lambda: running.report().engine.blocks == 1024)
+        await engine.misbehave(Misbehaviour(metrics=Metrics.MISSING))
+        await eventually("the sample grows old", lambda: (running.report().engine.age_seconds or 0) > 0.3)
+        assert running.report().engine.state == "Ready"
+
+
+@on_both_loops
+async def test_an_engine_that_is_gone_is_down_for_every_probe() -> None:
+    async with before_fake() as (running, engine):
+        assert (await admin(running, get("/engine/health"))).status == 200
+        await engine.misbehave(Misbehaviour(refuse_connections=True))
+        await eventually("it is down", lambda: running.report().engine.state == "Down")
+        got = await admin(running, get("/engine/health"))
+        assert (got.status, "Was --port obeyed?" in got.json()["message"]) == (503, True)
+        assert (await admin(running, get("/readyz"))).status == 503
+        assert (await admin(running, get("/healthz"))).status == 200
+        await engine.misbehave(Misbehaviour())
+        await eventually("it is back", lambda: running.report().engine.state == "Ready")
+
+
+@on_both_loops
+async def test_an_engine_that_hangs_is_unhealthy_within_the_probes_second() -> None:
+    async with RawEngine() as engine, running_sidecar(engine.address) as running:
+        async with asyncio.timeout(5):
+            assert (await admin(running, get("/engine/health"))).status == 503
+        await (await engine.next()).gone()
+
+
+# The drain.
+
+
+@on_both_loops
+async def test_drain_returns_at_once_and_drain_wait_when_nothing_runs_any_more() -> None:
+    clock = ManualClock()
+    async with (
+        both_ends(clock=clock, lame_duck_seconds=3.0, drain_seconds=50.0) as (running, engine),
+        await running.connect() as client,
+        await running.connect_admin() as kubelet,
+    ):
+        client.send(post(chat()))
+        upstream = await engine.next()
+        assert (await admin(running, get("/drain"))).status == 200
+        assert (await admin(running, get("/readyz"))).status == 503
+        kubelet.send(get("/drain/wait"))
+        waiting = asyncio.create_task(kubelet.answer())
+        clock.now += 3.0
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        upstream.answer(b"{}")
+        assert (await client.answer()).status == 200
+        assert (await waiting).status == 200
+
+
+@on_both_loops
+async def test_drain_wait_answers_at_its_limit_whatever_runs() -> None:
+    clock = ManualClock()
+    async with (
+        both_ends(clock=clock, lame_duck_seconds=3.0, drain_seconds=50.0) as (running, engine),
+        await running.connect() as client,
+        await running.connect_admin() as kubelet,
+    ):
+        client.send(post(chat()))
+        await engine.next()
+        kubelet.send(get("/drain/wait"))
+        await eventually("it drains", lambda: running.events("draining") != [])
+        clock.now += 50.0
+        assert (await kubelet.answer()).status == 200
+        assert running.in_flight() == 1
+
+
+@on_both_loops
+async def test_a_kubelet_that_hangs_up_changes_nothing() -> None:
+    async with both_ends(lame_duck_seconds=60.0, drain_seconds=60.0) as (running, _):
+        async with await running.connect_admin() as kubelet:
+            kubelet.send(get("/drain/wait"))
+            await eventually("it drains", lambda: running.events("draining") != [])
+        await eventually("it has hung up", lambda: not running.sidecar._admin_hub.connections)
+        assert (await admin(running, get("/healthz"))).status == 200
+        running.sidecar.hurry()
+
+
+# The files.
+
+
+def write_files(folder: Path, wanted: PodConfig | None = None, token: str = TOKEN) -> None:
+    (folder / "identity").mkdir(exist_ok=True)
+    if wanted is not None:
+        (folder / "config.json").write_bytes(pod_config.encode(wanted))
+    (folder / "identity" / "identity.json").write_bytes(pod_config.encode(identity()))
+    (folder / "identity" / "token").write_text(f"{token}\n")
+
+
+@asynccontextmanager
+async def from_files(folder: Path) -> AsyncIterator[Running]:
+    async with both_ends(
+        configured=False, config=folder / "config.json", identity=folder / "identity", files_seconds=0.05
+    ) as (running, _):
+        yield running
+
+
+@on_both_loops
+async def test_files_are_in_force_from_the_first_request_on_and_followed(tmp_path: Path) -> None:
+    write_files(tmp_path, config())
+    async with from_files(tmp_path) as running:
+        assert running.report().in_force.source == "File"
+        assert (await asked(running, get("/v1/usage", f"Authorization: Bearer {KEYS[SEARCH]}"))).status == 200
+        write_files(tmp_path, config(generation=2, model="other"), token="another")
+        await eventually("the new ones are in force", lambda: running.report().in_force.generation == 2)
+        await eventually("the new token too", lambda: running.sidecar._token.value == b"another")
+        assert (await admin(running, get("/v1/usage", BEARER))).status == 401
+        assert (await admin(running, get("/v1/usage", "Authorization: Bearer another"))).status == 200
+
+
+@on_both_loops
+async def test_files_may_come_later(tmp_path: Path) -> None:
+    async with from_files(tmp_path) as running:
+        assert running.report().in_force == InForce()
+        write_files(tmp_path, config())
+        await eventually("they are in force", lambda: running.report().in_force.generation == 1)
+
+
+@on_both_loops
+async def test_a_broken_file_is_reported_and_a_vanished_one_changes_nothing(tmp_path: Path) -> None:
+    write_files(tmp_path, config())
+    async with from_files(tmp_path) as running:
+        (tmp_path / "config.json").write_bytes(b"{")
+        await eventually("it is reported", lambda: running.report().rejected is not None)
+        rejected = running.report().rejected
+        assert isinstance(rejected, Rejected)
+        assert (rejected.reason, rejected.message.startswith("File: ")) == ("InvalidConfig", True)
+        (tmp_path / "config.json").unlink()
+        await asyncio.sleep(0.2)
+        assert running.report().in_force.generation == 1
+        write_files(tmp_path, config(generation=2, model="other"))
+        await eventually("it is healed", lambda: running.report().rejected is None)
+        assert running.report().in_force.generation == 2
+
+
+@on_both_loops
+async def test_a_file_that_is_behind_the_channel_is_late_and_not_wrong(tmp_path: Path) -> None:
+    write_files(tmp_path, config())
+    async with from_files(tmp_path) as running:
+        newer = config(share(SEARCH, soft=1, hard=2), generation=7)
+        assert (await synced(running, sync_request(newer))).in_force.source == "Channel"
+        write_files(tmp_path, config(generation=3, model="other"))
+        await asyncio.sleep(0.2)
+        report = running.report()
+        assert (report.in_force.generation, report.rejected) == (7, None)

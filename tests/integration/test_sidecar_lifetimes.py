@@ -1,0 +1,451 @@
+"""How requests and connections end: whoever leaves, whenever, everything is released once and the engine is freed."""
+
+import asyncio
+import resource
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from kvquota_sidecar.proxy.client_side import MAX_AHEAD_BYTES, Patience
+from sidecar_rig import (
+    EngineConnection,
+    ManualClock,
+    RawClient,
+    RawEngine,
+    Running,
+    both_ends,
+    chat,
+    eventually,
+    frame,
+    get,
+    on_both_loops,
+    post,
+    running_sidecar,
+)
+
+
+@asynccontextmanager
+async def sent(
+    running: Running, engine: RawEngine, *, stream: bool
+) -> AsyncIterator[tuple[RawClient, EngineConnection]]:
+    """A request that the engine has, and has not answered."""
+    async with await running.connect() as client:
+        client.send(post(chat(stream=stream)))
+        upstream = await engine.next()
+        assert running.in_flight() == 1
+        yield client, upstream
+
+
+# The client leaves.
+
+
+def leave_by_fin(client: RawClient) -> None:
+    client.writer.close()
+
+
+def leave_by_reset(client: RawClient) -> None:
+    raw = client.writer.get_extra_info("socket")
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.reset()
+
+
+def leave_by_half(client: RawClient) -> None:
+    client.writer.write_eof()
+
+
+LEAVING = {"by FIN": leave_by_fin, "by RST": leave_by_reset, "by closing its half": leave_by_half}
+
+
+def nothing(upstream: EngineConnection) -> None:
+    """The engine has sent nothing yet."""
+
+
+def a_head(upstream: EngineConnection) -> None:
+    upstream.begin_stream()
+
+
+def a_frame(upstream: EngineConnection) -> None:
+    upstream.begin_stream()
+    upstream.frame()
+
+
+def half_a_frame(upstream: EngineConnection) -> None:
+    a_frame(upstream)
+    upstream.chunk(frame()[:10])
+
+
+def half_a_chunk(upstream: EngineConnection) -> None:
+    a_frame(upstream)
+    upstream.send(b"100\r\ndata: ")
+
+
+def a_plain_part(upstream: EngineConnection) -> None:
+    upstream.send(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{")
+
+
+STAGES = {
+    "before the answer": nothing,
+    "after its head": a_head,
+    "after a frame": a_frame,
+    "within a frame": half_a_frame,
+    "within a chunk": half_a_chunk,
+    "within a plain answer": a_plain_part,
+}
+
+
+@pytest.mark.parametrize("leave", LEAVING.values(), ids=LEAVING)
+@pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)
+@on_both_loops
+async def test_a_client_that_leaves_frees_the_engine_and_what_it_held(leave: object, stage: object) -> None:
+    async with both_ends() as (running, engine), sent(running, engine, stream=True) as (client, upstream):
+        stage(upstream)  # type: ignore[operator]
+        if stage not in (nothing, a_head):
+            await client.line(b"\r\n\r\n")
+        leave(client)  # type: ignore[operator]
+        await upstream.gone()
+        await running.idle()
+        assert [line["event"] for line in running.events("client_gone")] == ["client_gone"]
+
+
+@on_both_loops
+async def test_a_client_that_leaves_a_plain_request_frees_the_engine() -> None:
+    async with both_ends() as (running, engine), sent(running, engine, stream=False) as (client, upstream):
+        leave_by_fin(client)
+        await upstream.gone()
+        await running.idle()
+
+
+@on_both_loops
+async def test_a_client_that_leaves_before_its_body_is_complete_was_never_there() -> None:
+    async with both_ends() as (running, engine):
+        async with await running.connect() as client:
+            client.send(post(chat())[:-1])
+            await eventually("it is read", lambda: running.sidecar._traffic_hub.held_bytes > 0)
+        await eventually("it is forgotten", lambda: running.sidecar._traffic_hub.held_bytes == 0)
+        assert engine.requests.empty()
+        assert running.report().tenants[0].total.admitted == 0
+
+
+@on_both_loops
+async def test_a_client_that_leaves_while_the_engine_is_being_dialled_holds_nothing() -> None:
+    """The engine's queue of connections is full, so that dialling waits."""
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(0)
+        address = deaf.getsockname()
+        fillers = [socket.socket() for _ in range(4)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(address)
+        async with running_sidecar(address) as running:
+            async with await running.connect() as client:
+                client.send(post(chat()))
+                await eventually("it is admitted", lambda: running.in_flight() == 1)
+            await running.idle()
+        for filler in fillers:
+            filler.close()
+
+
+@on_both_loops
+async def test_a_client_that_leaves_with_requests_still_waiting_loses_all_of_them() -> None:
+    async with both_ends() as (running, engine), await running.connect() as client:
+        client.send(post(chat()) * 3)
+        upstream = await engine.next()
+        leave_by_reset(client)
+        await upstream.gone()
+        await running.idle()
+        assert engine.requests.empty()
+        assert running.report().tenants[0].total.admitted == 1
+
+
+# The client does not read.
+
+
+@on_both_loops
+async def test_a_client_that_does_not_read_stops_the_engine_and_costs_no_memory() -> None:
+    piece = b"data: " + b"x" * 65_000 + b"\n\n"
+    async with both_ends() as (running, engine), sent(running, engine, stream=True) as (client, upstream):
+        client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        upstream.begin_stream()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        written = 0
+        for _ in range(2_000):  # 130 MB if nobody stops it
+            upstream.chunk(piece)
+            written += len(piece)
+            try:
+                async with asyncio.timeout(0.5):
+                    await upstream.writer.drain()
+            except TimeoutError:
+                break
+        else:
+            raise AssertionError("the engine was never stopped")
+        grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+        upstream.end_stream()
+        got = await client.answer()
+        await running.idle()
+    assert len(got.body) == written + len(b"data: [DONE]\n\n")
+    assert grown_kib < 16 * 1024  # what the kernel's and the test's own buffers hold; a relay that reads on holds all
+
+
+@on_both_loops
+async def test_a_client_that_never_reads_again_is_cut_and_its_engine_freed() -> None:
+    clock = ManualClock()
+    async with both_ends(clock=clock, patience=Patience(stall=60.0)) as (running, engine):
+        async with sent(running, engine, stream=True) as (client, upstream):
+            client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+            upstream.begin_stream()
+            full = running.sidecar._traffic_hub.connections
+            while not any(each._full for each in full):
+                upstream.chunk(b"data: " + b"x" * 65_000 + b"\n\n")
+                await asyncio.sleep(0.001)
+            clock.now += 59
+            await asyncio.sleep(0.2)
+            assert running.in_flight() == 1
+            clock.now += 1
+            await eventually("it is cut", lambda: running.in_flight() == 0)
+            client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+        await running.idle()
+
+
+@on_both_loops
+async def test_a_client_that_only_asks_and_never_reads_is_not_answered_for_ever() -> None:
+    async with both_ends() as (running, _), await running.connect() as client:
+        client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        flood = get("/nowhere") * 1000
+        for _ in range(1000):
+            client.send(flood)
+            try:
+                async with asyncio.timeout(0.5):
+                    await client.writer.drain()
+            except TimeoutError:
+                break
+        else:
+            raise AssertionError("all were read")
+        (connection,) = running.sidecar._traffic_hub.connections
+        assert connection._transport.get_write_buffer_size() < 1 << 20
+        assert connection._reader.unread < 1 << 20
+        client.reset()
+
+
+@on_both_loops
+async def test_requests_sent_ahead_are_left_in_the_kernel_while_one_is_answered() -> None:
+    async with both_ends() as (running, engine), sent(running, engine, stream=False) as (client, upstream):
+        ahead = post(chat(text="x" * 5_000))
+        count = 200
+        client.send(ahead * count)
+        (connection,) = running.sidecar._traffic_hub.connections
+        await eventually("reading pauses", lambda: not connection._reading)
+        assert MAX_AHEAD_BYTES < connection._reader.unread < MAX_AHEAD_BYTES + (1 << 19)
+        upstream.answer(b"{}")
+        await client.answer()
+        for _ in range(count):
+            (await engine.next()).answer(b"{}")
+            assert (await client.answer()).status == 200
+        await running.idle()
+
+
+# Waiting for the client.
+
+
+@on_both_loops
+async def test_an_idle_connection_is_closed_after_75_seconds() -> None:
+    clock = ManualClock()
+    async with both_ends(clock=clock) as (running, engine), await running.connect() as client:
+        client.send(post(chat()))
+        (await engine.next()).answer(b"{}")
+        await client.answer()
+        clock.now += 74.9
+        await asyncio.sleep(0.2)
+        assert len(running.sidecar._traffic_hub.connections) == 1
+        clock.now += 0.2
+        assert await client.eof() == b""
+
+
+SLOW = {"a head": (b"POST /v1/completions HT", 10.0), "a body": (post(chat())[:-1], 60.0)}
+
+
+@pytest.mark.parametrize(("part", "seconds"), SLOW.values(), ids=SLOW)
+@on_both_loops
+async def test_a_request_that_does_not_arrive_is_a_408(part: bytes, seconds: float) -> None:
+    clock = ManualClock()
+    async with both_ends(clock=clock) as (running, _), await running.connect() as client:
+        client.send(part)
+        await eventually("it is read", lambda: running.sidecar._traffic_hub.held_bytes > 0)
+        clock.now += seconds - 0.1
+        await asyncio.sleep(0.2)
+        client.send(b"" if len(part) > 50 else b"T")  # a byte more does not buy more time
+        await asyncio.sleep(0.1)
+        assert len(running.sidecar._traffic_hub.connections) == 1
+        clock.now += 0.2
+        got = await client.answer()
+        assert await client.eof() == b""
+    assert (got.status, got.code, got.headers["connection"]) == (408, "request_timeout", "close")
+
+
+@on_both_loops
+async def test_the_engine_may_take_as_long_as_it_likes_while_the_client_waits() -> None:
+    clock = ManualClock()
+    async with (
+        both_ends(clock=clock, silence_seconds=10_000.0) as (running, engine),
+        sent(running, engine, stream=False) as (client, upstream),
+    ):
+        clock.now += 3_600
+        await asyncio.sleep(0.2)
+        upstream.answer(b"{}")
+        assert (await client.answer()).status == 200
+
+
+@on_both_loops
+async def test_the_kernel_finds_out_within_a_minute_when_a_client_is_cut_off() -> None:
+    async with both_ends() as (running, _), await running.connect():
+        await eventually("it is there", lambda: len(running.sidecar._traffic_hub.connections) == 1)
+        (connection,) = running.sidecar._traffic_hub.connections
+        sock = connection._transport.get_extra_info("socket")
+        idle, interval, count, unacknowledged_ms = (
+            sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, name))
+            for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
+        )
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert idle + interval * count <= 60
+    assert unacknowledged_ms <= 60_000
+
+
+# Refused early.
+
+
+@on_both_loops
+async def test_a_client_that_is_refused_while_it_sends_still_gets_to_read_why() -> None:
+    body = b"x" * (9 * 1024 * 1024)
+    async with both_ends() as (running, _), await running.connect() as client:
+        client.send(post(body))
+        got = await client.answer()
+        assert await client.eof() == b""
+    assert (got.status, got.code, got.headers["connection"]) == (413, "request_too_large", "close")
+
+
+@on_both_loops
+async def test_a_stranger_is_turned_away_before_its_body_is_read() -> None:
+    request = post(b"x" * (4 * 1024 * 1024)).replace(b"Bearer kvq-", b"Bearer no-")
+    async with both_ends() as (running, _), await running.connect() as client:
+        client.send(request)
+        got = await client.answer()
+        assert running.sidecar._traffic_hub.held_bytes < 1 << 20
+        assert await client.eof() == b""
+    assert (got.status, got.code) == (401, "unknown_tenant")
+
+
+@on_both_loops
+async def test_a_client_that_asks_before_it_sends_is_told_to_go_on_or_not() -> None:
+    head, body = post(chat(), headers=("Expect: 100-continue",)).split(b"\r\n\r\n")
+    async with both_ends() as (running, engine):
+        async with await running.connect() as client:
+            client.send(head + b"\r\n\r\n")
+            assert await client.line(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            client.send(body)
+            upstream = await engine.next()
+            upstream.answer(b"{}")
+            assert (await client.answer()).status == 200
+            assert "expect" not in upstream.headers
+        async with await running.connect() as client:
+            got = await client.ask(head.replace(b"Bearer kvq-", b"Bearer no-") + b"\r\n\r\n")
+            assert got.status == 401
+
+
+@on_both_loops
+async def test_a_small_refused_request_keeps_its_connection() -> None:
+    async with both_ends() as (running, engine), await running.connect() as client:
+        assert (await client.ask(post(b"{}").replace(b"Bearer kvq-", b"Bearer no-"))).status == 401
+        client.send(post(chat()))
+        (await engine.next()).answer(b"{}")
+        assert (await client.answer()).status == 200
+
+
+@on_both_loops
+async def test_what_all_unread_requests_hold_together_is_bounded() -> None:
+    patience = Patience(max_held_bytes=3 * 1024 * 1024)
+    async with both_ends(patience=patience) as (running, _):
+        clients = [await running.connect() for _ in range(4)]
+        for client in clients:
+            client.send(post(b"x" * (1 << 20))[:-1])
+        refusals = {asyncio.create_task(client.answer()) for client in clients}
+        done, waiting = await asyncio.wait(refusals, return_when=asyncio.FIRST_COMPLETED)
+        assert {task.result().status for task in done} == {503}
+        for client in clients:
+            client.reset()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+@on_both_loops
+async def test_connections_beyond_the_limit_are_closed_unread() -> None:
+    async with (
+        both_ends(patience=Patience(max_connections=2)) as (running, engine),
+        await running.connect() as one,
+        await running.connect() as two,
+    ):
+        await eventually("both are there", lambda: len(running.sidecar._traffic_hub.connections) == 2)
+        async with await running.connect() as three:
+            assert await three.eof() == b""
+        for client in (one, two):
+            client.send(post(chat()))
+            (await engine.next()).answer(b"{}")
+            assert (await client.answer()).status == 200
+
+
+# The pod leaves.
+
+
+@on_both_loops
+async def test_the_pod_leaves_in_order_and_lets_streams_end() -> None:
+    clock = ManualClock()
+    async with both_ends(clock=clock, lame_duck_seconds=3.0, drain_seconds=50.0) as (running, engine):
+        async with sent(running, engine, stream=True) as (client, upstream):
+            upstream.begin_stream()
+            upstream.frame()
+            await client.line(b"\n\n")
+            stopping = asyncio.create_task(running.sidecar.stop())
+            await eventually("the drain begins", lambda: running.events("draining") != [])
+            async with await running.connect() as late:
+                assert (await late.ask(get("/health"))).status == 503
+            async with await running.connect() as late:
+                late.send(post(chat()))
+                (await engine.next()).answer(b"{}")
+                got = await late.answer()
+                assert (got.status, got.headers["connection"]) == (200, "close")
+            clock.now += 3.0
+            async with await running.connect() as late:
+                refused = await late.ask(post(chat()))
+                assert (refused.status, refused.code, refused.headers["connection"]) == (503, "draining", "close")
+                assert int(refused.headers["retry-after"]) >= 1
+            assert not stopping.done()
+            upstream.end_stream()
+            assert b"[DONE]" in await client.line(b"0\r\n\r\n")
+            await stopping
+        assert running.events("stopped")[0]["reserved"] == 0
+
+
+@on_both_loops
+async def test_what_still_runs_at_the_limit_is_ended_with_a_final_event() -> None:
+    clock = ManualClock()
+    async with both_ends(clock=clock, lame_duck_seconds=3.0, drain_seconds=50.0) as (running, engine):
+        async with sent(running, engine, stream=True) as (client, upstream):
+            upstream.begin_stream()
+            upstream.frame()
+            await client.line(b"\n\n\r\n")
+            stopping = asyncio.create_task(running.sidecar.stop())
+            await eventually("the drain begins", lambda: running.events("draining") != [])
+            clock.now += 49.9
+            await asyncio.sleep(0.2)
+            assert not stopping.done()
+            clock.now += 0.1
+            got = await client.eof()
+            await upstream.gone()
+            await stopping
+        assert running.events("drained")[0]["code"] == "draining"
+        assert running.events("stopped")[0]["reserved"] == 0
+    assert b'"code":"draining"' in got
+    assert got.endswith(b"0\r\n\r\n")
+    assert b"[DONE]" not in got

@@ -1,0 +1,3 @@
+module kvquota.dev/tests/tools/pause
+
+go 1.24

@@ -1,0 +1,100 @@
+"""The sync request and the usage report."""
+
+import json
+
+import msgspec
+import pytest
+
+from kvquota_api.pod_config import DocumentError
+from kvquota_api.usage import (
+    Counts,
+    EngineUsage,
+    InForce,
+    PoolUsage,
+    Refusal,
+    Rejected,
+    SyncRequest,
+    TenantUsage,
+    UsageReport,
+    decode_report,
+    decode_request,
+    encode,
+)
+
+REPORT = UsageReport(
+    epoch="e-1",
+    sequence=7,
+    started_at=1.5,
+    in_force=InForce(generation=3, config_digest="c", identity_digest="i", source="Channel"),
+    rejected=Rejected(generation=4, reason="Invalid", message="kv: missing"),
+    engine=EngineUsage(
+        state="Ready", blocks=18432, block_tokens=16, used_blocks=3, running=1, waiting=0, age_seconds=0.5
+    ),
+    pool=PoolUsage(
+        usable=18431, free=-5, reserved=500, used=250, unattributed=0, pressure_percent=100.02, rung="Evict"
+    ),
+    tenants=(
+        TenantUsage(
+            id="inference/search",
+            reserved=500,
+            used=250,
+            over_soft=0,
+            in_flight=3,
+            total=Counts(admitted=5, rejected={"tenant_kv_quota_exceeded": 2}),
+            recent=Counts(evicted=1),
+            last_refusal=Refusal(code="tenant_kv_quota_exceeded", message="shorten the input", at=1.5),
+        ),
+    ),
+)
+
+
+def test_a_report_is_read_as_it_was_written() -> None:
+    assert decode_report(encode(REPORT)) == REPORT
+
+
+def test_a_report_of_a_sidecar_that_knows_nothing_yet_is_read() -> None:
+    empty = UsageReport(epoch="e-1", sequence=0, started_at=0.0, in_force=InForce(), engine=EngineUsage())
+
+    assert decode_report(encode(empty)) == empty
+    assert json.loads(encode(empty))["engine"]["blocks"] is None
+
+
+def test_a_report_of_a_later_sidecar_is_read_as_far_as_known() -> None:
+    assert decode_report(json.dumps({**json.loads(encode(REPORT)), "invented": 1}).encode()) == REPORT
+
+
+def test_a_request_without_news_carries_the_digests_only() -> None:
+    request = SyncRequest(config_digest="c", identity_digest="i")
+
+    assert encode(request) == b'{"configDigest":"c","identityDigest":"i"}'
+    assert decode_request(encode(request)) == request
+    assert not decode_request(encode(request)).config
+
+
+def test_a_request_carries_a_document_as_it_is() -> None:
+    request = SyncRequest(config_digest="c", identity_digest="i", config=msgspec.Raw(b'{"broken": [1,  2]}'))
+
+    read = decode_request(encode(request))
+
+    assert bytes(read.config) == b'{"broken": [1,  2]}'
+    assert not read.identity
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        pytest.param(b"{", "not a valid SyncRequest: Input data was truncated", id="half a request"),
+        pytest.param(b"{}", "not a valid SyncRequest: Object missing required field `configDigest`", id="no digest"),
+        pytest.param(b'"\xff"', "not a valid SyncRequest", id="no text"),
+    ],
+)
+def test_refuses_a_request_and_names_the_field(data: bytes, says: str) -> None:
+    with pytest.raises(DocumentError, match=says):
+        decode_request(data)
+
+
+def test_refuses_a_report_and_names_the_field() -> None:
+    negative = json.dumps({**json.loads(encode(REPORT)), "sequence": -1}).encode()
+
+    with pytest.raises(DocumentError, match=r"not a valid UsageReport: Expected `int` >= 0 - at `\$.sequence`"):
+        decode_report(negative)

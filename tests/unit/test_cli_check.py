@@ -1,0 +1,185 @@
+"""`kvquota check`: what a cluster would say, said before, with file and line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kvquota_cli.__main__ import main
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+KEY = "kvq-" + "0123456789abcdef" * 4
+
+
+def pool(**changes: str) -> str:
+    parts = {"name": "pool", "kv": "{percent: 50}", "tiers": "[]", "memory": "24Gi"} | changes
+    return (
+        "apiVersion: kvquota.dev/v1alpha1\nkind: ModelPool\n"
+        f"metadata: {{name: {parts['name']}}}\n"
+        "spec:\n  selector: {matchLabels: {app: x}}\n"
+        "  model: {name: m, config: {preset: llama-3.2-1b}, maxModelLen: 4096}\n"
+        f"  engine: {{type: vLLM}}\n  gpu: {{memory: {parts['memory']}}}\n"
+        f"  memory: {{kvPool: {parts['kv']}}}\n  tiers: {parts['tiers']}\n---\n"
+    )
+
+
+def quota(name: str, tenant: str, secret: str = "", extra: str = "") -> str:
+    identity = f"  identity: {{apiKeys: [{{secretRef: {{name: {secret}, key: key}}}}]}}\n" if secret else ""
+    return (
+        "apiVersion: kvquota.dev/v1alpha1\nkind: TenantQuota\n"
+        f"metadata: {{name: {name}}}\nspec:\n  tenant: {tenant}\n"
+        f"  modelPoolRef: {{name: pool}}\n{extra}{identity}---\n"
+    )
+
+
+def secret(name: str, key: str = KEY, kind: str = "kvquota.dev/api-key") -> str:
+    return f"apiVersion: v1\nkind: Secret\ntype: {kind}\nmetadata: {{name: {name}}}\nstringData: {{key: {key}}}\n---\n"
+
+
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], *texts: str) -> tuple[int, list[str]]:
+    for index, text in enumerate(texts):
+        (tmp_path / f"{index}.yaml").write_text(text)
+    code = main(["check", str(tmp_path)])
+    return code, capsys.readouterr().out.replace(f"{tmp_path}/", "").splitlines()
+
+
+def test_the_examples_are_good(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(EXAMPLES)]) == 0
+    assert capsys.readouterr().out == "all good in 2 ModelPools, 3 Secrets, 1 ConfigMap, 2 TenantQuotas\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        pytest.param(
+            pool() + quota("q", "t", extra="  kv: {hard: {percent: 60, tokens: 5}}\n"),
+            "0.yaml:18: error: TenantQuota default/q: spec.kv.hard: set exactly one of percent, bytes or tokens",
+            id="two members of a union",
+        ),
+        pytest.param(
+            pool() + quota("q", "t", extra="  modelPoolref: {name: pool}\n"),
+            "0.yaml:18: error: TenantQuota default/q: spec.modelPoolref: is not a field here; did you mean",
+            id="a slip in a field",
+        ),
+        pytest.param(
+            pool(kv="{percent: 95}"),
+            "0.yaml:1: error: ModelPool default/pool: the parts of one card sum to",
+            id="a partition that does not fit",
+        ),
+        pytest.param(
+            pool() + quota("q", "t", extra="  tier: gold\n"),
+            "0.yaml:18: error: TenantQuota default/q: spec.tier: ModelPool pool has no tier gold (it has: none)",
+            id="a tier that the pool does not have",
+        ),
+        pytest.param(
+            pool() + quota("q", "t") + quota("r", "t"),
+            "0.yaml:19: error: TenantQuota default/r: tenant t already has a share of ModelPool pool by the older",
+            id="two quotas for one tenant",
+        ),
+        pytest.param(
+            pool() + quota("q", "t", "s") + quota("r", "u", "s") + secret("s"),
+            "0.yaml:20: error: TenantQuota default/r: the API key in Secret s, key key, is already that of",
+            id="one key for two tenants",
+        ),
+        pytest.param(
+            pool() + quota("q", "t", "s") + secret("s", key="kvq-0123456789abcdef"),
+            "0.yaml:12: error: TenantQuota default/q: the API key in Secret s, key key, has at most 64 bits",
+            id="a weak key",
+        ),
+        pytest.param(
+            pool() + quota("q", "t", "s") + secret("s", kind="Opaque"),
+            "0.yaml:12: error: TenantQuota default/q: Secret s has type Opaque",
+            id="a Secret of another type",
+        ),
+        pytest.param(
+            secret("s").replace("stringData", "data"),
+            "0.yaml:5: error: Secret default/s: data.key: not base64",
+            id="bad base64",
+        ),
+        pytest.param("a: [", "0.yaml:1: error: not valid YAML: ", id="no YAML"),
+    ],
+)
+def test_what_is_wrong_is_said_once_at_its_line_and_ends_with_1(
+    text: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, lines = run(tmp_path, capsys, text)
+    assert code == 1
+    assert lines[0].startswith(line)
+    assert len(lines) == 2
+    assert lines[1].startswith("1 error in ")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        pytest.param(
+            quota("q", "t"),
+            "0.yaml:6: warning: TenantQuota default/q: spec.modelPoolRef.name: no ModelPool pool of namespace default",
+            id="a pool that is elsewhere",
+        ),
+        pytest.param(
+            pool() + quota("q", "t", "s"),
+            "0.yaml:12: warning: TenantQuota default/q: Secret s does not exist",
+            id="a Secret that is elsewhere",
+        ),
+        pytest.param(
+            pool()
+            + quota("q", "t", extra="  kv: {soft: {percent: 60}}\n")
+            + quota("r", "u", extra="  kv: {soft: {percent: 20}, hard: {percent: 30}}\n").replace("20", "30"),
+            "0.yaml:12: warning: TenantQuota default/q: the softs of the tenants of ModelPool pool sum to",
+            id="softs that are scaled down",
+        ),
+    ],
+)
+def test_what_can_be_applied_all_the_same_is_a_warning_and_ends_with_0(
+    text: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, lines = run(tmp_path, capsys, text)
+    assert (code, lines[0][: len(line)]) == (0, line)
+    assert "error" not in lines[-1]
+
+
+def test_what_depends_on_a_wrong_object_is_not_wrong_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, lines = run(
+        tmp_path, capsys, pool().replace("vLLM", "vllm") + quota("q", "t"), pool(name="b", kv="{percent: 95}")
+    )
+    assert code == 1
+    assert [line.split(": ")[2] for line in lines[:-1]] == ["ModelPool default/pool", "ModelPool default/b"]
+
+
+def test_objects_that_mean_nothing_here_are_counted_so_that_a_slip_is_seen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deployment = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\n---\n"
+    assert run(tmp_path, capsys, deployment + pool()) == (
+        0,
+        ["all good in 1 ModelPool; passed over 1 Deployment (apps/v1)"],
+    )
+
+
+def test_the_same_as_json_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(pool() + quota("q", "t", extra="  tier: 7\n"))
+    assert main(["check", str(file), "-o", "json", "-n", "ns"]) == 1
+    assert json.loads(capsys.readouterr().out) == {
+        "findings": [
+            {
+                "file": str(file),
+                "line": 18,
+                "severity": "error",
+                "object": "TenantQuota ns/q",
+                "field": "spec.tier",
+                "message": "7 must be text: put it in quotes",
+            }
+        ],
+        "checked": {"ModelPool": 1, "TenantQuota": 1},
+        "passedOver": {},
+    }
+
+
+def test_files_without_anything_of_ours_are_a_wrong_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.yaml").write_text("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\n")
+    assert main(["check", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith(
+        "kvquota: no ModelPool, TenantQuota, Secret or ConfigMap is in these files"
+    )

@@ -1,0 +1,541 @@
+"""The controller with a cluster and pods in memory: what it does, in which order, and when."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+import virtual_time
+from kvquota_operator.controller import ControllerSettings, PoolController
+from kvquota_operator.ports import (
+    BadAnswerError,
+    ChannelError,
+    ClusterError,
+    ClusterTimeoutError,
+    ConflictError,
+    ForbiddenError,
+    NotOursError,
+    PodTimeoutError,
+    PodUnreachableError,
+    RefusedError,
+    ThrottledError,
+    TokenRefusedError,
+    UnreachableError,
+    VanishedError,
+)
+from kvquota_operator.reconcile.observed import PoolClaim, PoolKey, ReportSeen
+from operator_fakes import (
+    POOL,
+    FakeChannel,
+    FakeCluster,
+    FakePod,
+    Journal,
+    Script,
+    event,
+    identity,
+    moved,
+    pod,
+)
+
+SETTINGS = ControllerSettings(sync_seconds=2.0, debounce_seconds=0.05, patience_seconds=0.5)
+
+
+@dataclass
+class World:
+    """A controller over fakes, running in virtual time."""
+
+    journal: Journal = field(default_factory=Journal)
+    script: Script = field(default_factory=Script)
+    counted: list[str] = field(default_factory=list)
+    running: "asyncio.Task[None] | None" = None
+
+    def __post_init__(self) -> None:
+        self.cluster = FakeCluster(self.journal)
+        self.channel = FakeChannel(self.journal)
+        self.controller = PoolController(
+            self.cluster,
+            self.channel,
+            virtual_time.LoopClock(),
+            SETTINGS,
+            telemetry=self,
+            decide=self.script,
+            jitter=lambda: 0.5,
+        )
+
+    def with_pods(self, *names: str) -> "World":
+        for number, name in enumerate(names):
+            self.cluster.pods += (pod(name, ip=f"10.0.0.{number + 1}"),)
+            self.channel.pods[name] = FakePod()
+            self.script.caps[name] = 100
+        return self
+
+    def passed(self, seconds: float) -> None:
+        self.counted.append("pass")
+
+    def done(self, kind: str) -> None:
+        self.counted.append(f"done {kind}")
+
+    def failed(self, kind: str, reason: str) -> None:
+        self.counted.append(f"failed {kind} {reason}")
+
+
+def play(world: World, story: Callable[[World], Awaitable[None]]) -> None:
+    """Run `story` beside the controller; a bug of either comes out as it was raised."""
+
+    async def scene() -> None:
+        running = world.running = asyncio.create_task(world.controller.run())
+        telling = asyncio.ensure_future(story(world))
+        await asyncio.wait([running, telling], return_when=asyncio.FIRST_COMPLETED)
+        for task in (running, telling):
+            task.cancel()
+        ended = await asyncio.gather(running, telling, return_exceptions=True)
+        for error in ended:
+            if isinstance(error, BaseException) and not isinstance(error, asyncio.CancelledError):
+                raise error
+
+    virtual_time.run(scene())
+
+
+async def settled(world: World, seconds: float = 0.3) -> list[str]:
+    """What happened until now and in the next moment; shorter than the period between two passes."""
+    await asyncio.sleep(seconds)
+    return world.journal.taken()
+
+
+FIRST_PASS = [
+    "observe",
+    "secret",
+    "config pod-0 generation 1",
+    "sync pod-0",
+    "sync pod-0 +config +identity",
+    "pool status",
+    "quota status search",
+]
+
+
+def a_full_world() -> World:
+    world = World().with_pods("pod-0")
+    world.script.identity = identity(a="inference/search")
+    world.script.pool_status = {"rung": "Normal"}
+    world.script.quota_statuses = {"search": {"state": "Ready"}}
+    world.cluster.quota_statuses = {"search": {}}
+    return world
+
+
+def test_first_pass_writes_the_secret_first_and_the_statuses_last() -> None:
+    async def story(world: World) -> None:
+        world.controller.touch(POOL)
+        assert await settled(world) == FIRST_PASS
+
+    play(a_full_world(), story)
+
+
+def test_a_settled_pool_is_only_looked_at_and_asked() -> None:
+    async def story(world: World) -> None:
+        world.controller.touch(POOL)
+        await settled(world)
+        await asyncio.sleep(10 * SETTINGS.sync_seconds)
+        assert set(world.journal.taken()) == {"observe", "sync pod-0"}
+
+    play(a_full_world(), story)
+
+
+def test_passes_come_with_the_period_when_nothing_wakes_them() -> None:
+    async def story(world: World) -> None:
+        world.controller.touch(POOL)
+        await settled(world)
+        await asyncio.sleep(4 * SETTINGS.sync_seconds)
+        assert world.journal.taken().count("observe") == 4
+
+    play(World().with_pods("pod-0"), story)
+
+
+def test_wake_ups_close_together_are_one_pass_that_comes_at_once() -> None:
+    async def story(world: World) -> None:
+        world.controller.touch(POOL)
+        await settled(world)
+        for _ in range(20):
+            world.controller.touch(POOL)
+            await asyncio.sleep(0.002)
+        assert await settled(world) == ["observe"]
+
+    play(World().with_pods("pod-0"), story)
+
+
+def test_a_wake_up_during_a_pass_makes_another_pass() -> None:
+    async def story(world: World) -> None:
+        world.cluster.delays["observe"] = 0.2
+        world.controller.touch(POOL)
+        await asyncio.sleep(0.1)
+        world.controller.touch(POOL)
+        await asyncio.sleep(0.9)
+        assert world.journal.taken() == ["observe", "observe"]
+
+    play(World(), story)
+
+
+def test_a_changed_config_is_on_the_pod_within_a_moment_of_the_wake_up() -> None:
+    async def story(world: World) -> None:
+        world.controller.touch(POOL)
+        await settled(world)
+        world.script.caps["pod-0"] = 50
+        world.cluster.edition += 1
+        world.controller.touch(POOL)
+        assert await settled(world, 0.1) == [
+            "observe",
+            "config pod-0 generation 2",
+            "sync pod-0",
+            "sync pod-0 +config",
+        ]
+
+    play(World().with_pods("pod-0"), story)
+
+
+def test_a_slow_pod_delays_no_other_and_is_not_asked_twice_at_a_time() -> None:
+    async def story(world: World) -> None:
+        world.channel.pods["slow"].delay = 1000.0
+        world.controller.touch(POOL)
+        await asyncio.sleep(5 * SETTINGS.sync_seconds)
+        lines = world.journal.taken()
+        assert lines.count("sync slow") == 1
+        assert lines.count("sync pod-0") >= 5
+
+    play(World().with_pods("slow", "pod-0"), story)
+
+
+def test_a_slow_write_is_not_started_again_while_it_is_under_way() -> None:
+    async def story(world: World) -> None:
+        world.cluster.delays["config"] = 7.0
+        world.controller.touch(POOL)
+        await asyncio.sleep(6.0)
+        assert world.journal.taken().count("config pod-0 generation 1") == 1
+
+    play(World().with_pods("pod-0"), story)
+
+
+def test_the_second_decision_of_a_pass_sees_the_new_reports_and_gives_no_new_generation() -> None:
+    async def story(world: World) -> None:
+        world.controller.touch(POOL)
+        await settled(world)
+        first, second = world.script.shown
+        assert (first.reports, first.configs) == ({}, {})
+        assert [seen.report.in_force.generation for seen in second.reports.values() if seen.report] == [1]
+        assert [each.generation for each in second.configs.values()] == [1]
+
+    play(World().with_pods("pod-0"), story)
+
+
+def test_a_pass_over_an_unchanged_pool_decides_once_from_the_newest_reports() -> None:
+    async def story(world: World) -> None:
+        world.controller.touch(POOL)
+        await settled(world)
+        world.script.shown.clear()
+        await asyncio.sleep(SETTINGS.sync_seconds)
+        assert [
+            each.report.sequence for seen in world.script.shown for each in seen.reports.values() if each.report
+        ] == [3]
+        world.cluster.edition += 1
+        await asyncio.sleep(SETTINGS.sync_seconds)
+        assert len(world.script.shown) == 1 + 2
+
+    play(World().with_pods("pod-0"), story)
+
+
+def test_a_pod_that_was_not_asked_yet_has_no_entry_among_the_reports() -> None:
+    async def story(world: World) -> None:
+        world.cluster.pods = (pod("pod-0", ip=None),)
+        world.controller.touch(POOL)
+        await settled(world)
+        assert [seen.reports for seen in world.script.shown] == [{}, {}]
+
+    play(World().with_pods("pod-0"), story)
+
+
+def test_an_unreachable_pod_is_reported_with_its_last_report_and_the_error() -> None:
+    async def story(world: World) -> None:
+        world.controller.touch(POOL)
+        await settled(world)
+        good = world.script.shown[-1].reports["uid-pod-0"]
+        world.channel.pods["pod-0"].failures = [PodTimeoutError("pod-0 did not answer")] * 3
+        await asyncio.sleep(SETTINGS.sync_seconds)
+        assert world.script.shown[-1].reports["uid-pod-0"] == ReportSeen(
+            good.report, good.received_at, "pod-0 did not answer"
+        )
+
+    play(World().with_pods("pod-0"), story)
+
+
+@pytest.mark.parametrize(
+    ("change", "asked"),
+    [
+        pytest.param({"governed": False}, False, id="a pod without a sidecar is not asked"),
+        pytest.param({"ip": None}, False, id="a pod without an address is not asked"),
+        pytest.param({"deleting": True}, True, id="a pod that drains is asked what it still holds"),
+    ],
+)
+def test_who_is_asked(change: dict[str, object], asked: bool) -> None:
+    async def story(world: World) -> None:
+        world.script.caps = {}
+        world.cluster.pods = (moved(pod("pod-0"), **change),)
+        world.controller.touch(POOL)
+        assert ("sync pod-0" in await settled(world)) is asked
+
+    play(World().with_pods("pod-0"), story)
+
+
+@pytest.mark.parametrize(
+    ("caps", "asked"),
+    [
+        pytest.param({}, False, id="a pod that two pools claim is not asked by the one that does not get it"),
+        pytest.param({"pod-0": 100}, True, id="a pod that two pools claim is asked by the one that gets it"),
+    ],
+)
+def test_a_disputed_pod(caps: dict[str, int], asked: bool) -> None:
+    async def story(world: World) -> None:
+        world.script.caps = caps
+        world.cluster.pods = (moved(pod("pod-0"), other_pools=(PoolClaim("2026", "other"),)),)
+        world.controller.touch(POOL)
+        assert ("sync pod-0" in await settled(world)) is asked
+
+    play(World().with_pods("pod-0"), story)
+
+
+def test_a_deleted_pod_is_forgotten() -> None:
+    async def story(world: World) -> None:
+        world.controller.touch(POOL)
+        await settled(world)
+        world.cluster.pods, world.script.caps = (), {}
+        await asyncio.sleep(SETTINGS.sync_seconds)
+        assert world.script.shown[-1].reports == {}
+
+    play(World().with_pods("pod-0"), story)
+
+
+def test_a_pod_that_moved_is_asked_at_once_though_its_old_address_failed_for_long() -> None:
+    async def story(world: World) -> None:
+        world.channel.pods["pod-0"].failures = [PodUnreachableError("nobody there")] * 8
+        world.controller.touch(POOL)
+        await asyncio.sleep(30.0)
+        world.channel.pods["pod-0"].failures = []
+        world.journal.taken()
+        world.cluster.pods = (pod("pod-0", ip="10.0.0.99"),)
+        world.controller.touch(POOL)
+        assert "sync pod-0 +config +identity" in await settled(world)
+
+    play(World().with_pods("pod-0"), story)
+
+
+def test_without_a_secret_nothing_is_sent_to_pods() -> None:
+    async def story(world: World) -> None:
+        world.cluster.secret = None
+        world.controller.touch(POOL)
+        assert await settled(world) == ["observe", "config pod-0 generation 1"]
+
+    play(World().with_pods("pod-0"), story)
+
+
+def test_a_pool_that_is_gone_is_left_alone_until_it_is_touched_again() -> None:
+    async def story(world: World) -> None:
+        world.controller.touch(POOL)
+        await settled(world)
+        world.cluster.there = False
+        world.controller.touch(POOL)
+        await asyncio.sleep(20.0)
+        assert world.journal.taken() == ["observe"]
+        assert world.controller.pools == 0
+        world.cluster.there = True
+        world.controller.touch(POOL)
+        assert await settled(world) == ["observe", "sync pod-0"]
+
+    play(World().with_pods("pod-0"), story)
+
+
+def test_a_pool_that_comes_back_while_its_end_is_noticed_goes_on() -> None:
+    async def story(world: World) -> None:
+        world.cluster.there = False
+        world.cluster.delays["observe"] = 0.1
+        world.controller.touch(POOL)
+        await asyncio.sleep(0.05)
+        world.controller.touch(POOL)
+        await asyncio.sleep(0.08)
+        world.cluster.there = True
+        await asyncio.sleep(1.0)
+        assert world.controller.pools == 1
+        assert world.journal.taken() == ["observe", "observe"]
+
+    play(World(), story)
+
+
+def test_pools_do_not_wait_for_each_other() -> None:
+    async def story(world: World) -> None:
+        world.cluster.delays["observe"] = 1.0
+        for number in range(10):
+            world.controller.touch(PoolKey("inference", f"pool-{number}"))
+        await asyncio.sleep(1.1)
+        assert world.journal.taken() == ["observe"] * 10
+
+    play(World(), story)
+
+
+EVERY_CLUSTER_ERROR = [
+    UnreachableError,
+    ClusterTimeoutError,
+    ThrottledError,
+    ConflictError,
+    ForbiddenError,
+    NotOursError,
+    VanishedError,
+    RefusedError,
+]
+
+
+@pytest.mark.parametrize("kind", EVERY_CLUSTER_ERROR)
+@pytest.mark.parametrize("method", ["secret", "config", "pool status", "quota status"])
+def test_a_write_that_fails_is_done_again_and_stops_nothing_else(method: str, kind: type[ClusterError]) -> None:
+    async def story(world: World) -> None:
+        world.cluster.failures[method] = [kind("no")]
+        world.controller.touch(POOL)
+        await asyncio.sleep(1.0)
+        lines = world.journal.taken()
+        failed = next(line for line in FIRST_PASS if line.startswith(method))
+        assert lines.count(failed) == 2
+        assert [line for line in FIRST_PASS if line not in lines] == []
+        assert [each for each in world.counted if each.startswith("failed")] == [
+            f"failed {method.rsplit(maxsplit=1)[-1].capitalize()} {kind.reason}"
+        ]
+
+    play(a_full_world(), story)
+
+
+@pytest.mark.parametrize("kind", EVERY_CLUSTER_ERROR)
+def test_a_look_that_fails_is_repeated(kind: type[ClusterError]) -> None:
+    async def story(world: World) -> None:
+        world.cluster.failures["observe"] = [kind("no"), kind("no")]
+        world.controller.touch(POOL)
+        await asyncio.sleep(1.0)
+        assert world.journal.taken() == ["observe", "observe", *FIRST_PASS]
+
+    play(a_full_world(), story)
+
+
+@pytest.mark.parametrize("kind", [PodUnreachableError, PodTimeoutError, TokenRefusedError, BadAnswerError])
+def test_a_pod_that_fails_is_asked_again(kind: type[ChannelError]) -> None:
+    async def story(world: World) -> None:
+        world.channel.pods["pod-0"].failures = [kind("no")]
+        world.controller.touch(POOL)
+        await asyncio.sleep(1.0)
+        lines = world.journal.taken()
+        assert lines.count("sync pod-0 +config +identity") == 1
+        assert "failed Sync " + kind.reason in world.counted
+
+    play(World().with_pods("pod-0"), story)
+
+
+@pytest.mark.parametrize("method", ["observe", "secret", "config", "pool status", "quota status"])
+def test_a_bug_in_the_cluster_ends_the_controller(method: str) -> None:
+    async def story(world: World) -> None:
+        world.cluster.failures[method] = [ZeroDivisionError("a bug")]
+        world.controller.touch(POOL)
+        await asyncio.sleep(60.0)
+
+    with pytest.raises(ExceptionGroup) as raised:
+        play(a_full_world(), story)
+    assert raised.group_contains(ZeroDivisionError)
+
+
+def test_a_bug_in_the_channel_ends_the_controller() -> None:
+    async def story(world: World) -> None:
+        world.channel.pods["pod-0"].failures = [ZeroDivisionError("a bug")]
+        world.controller.touch(POOL)
+        await asyncio.sleep(60.0)
+
+    with pytest.raises(ExceptionGroup) as raised:
+        play(World().with_pods("pod-0"), story)
+    assert raised.group_contains(ZeroDivisionError)
+
+
+def test_a_bug_in_the_decision_ends_the_controller() -> None:
+    def divide(_: object) -> None:
+        raise ZeroDivisionError
+
+    async def story(world: World) -> None:
+        world.script.also = divide
+        world.controller.touch(POOL)
+        await asyncio.sleep(60.0)
+
+    with pytest.raises(ExceptionGroup) as raised:
+        play(World(), story)
+    assert raised.group_contains(ZeroDivisionError)
+
+
+def test_a_cancelled_controller_ends_and_leaves_nothing_running() -> None:
+    async def story(world: World) -> None:
+        world.channel.pods["pod-0"].delay = 1000.0
+        world.controller.touch(POOL)
+        await asyncio.sleep(1.0)
+        running = world.running
+        assert running is not None
+        running.cancel()
+        await asyncio.wait([running])
+        assert running.cancelled()
+        assert [task.get_name() for task in asyncio.all_tasks() if "inference" in task.get_name()] == []
+
+    play(World().with_pods("pod-0"), story)
+
+
+def test_an_event_is_told_after_the_status_that_it_explains_is_written() -> None:
+    async def story(world: World) -> None:
+        world.script.events = (event(name="search"), event(kind="ModelPool", name=POOL.name, reason="PlanInvalid"))
+        world.cluster.failures["quota status"] = [ConflictError("changed meanwhile")]
+        world.controller.touch(POOL)
+        await asyncio.sleep(0.1)
+        assert [line for line in world.journal.taken() if "event" in line] == ["event PlanInvalid of llama-8b"]
+        await asyncio.sleep(1.0)
+        told = [line for line in world.journal.taken() if "event" in line or "quota status" in line]
+        assert told == ["quota status search", "event DuplicateTenant of search"]
+
+    play(a_full_world(), story)
+
+
+def test_an_event_that_fails_spoils_nothing() -> None:
+    async def story(world: World) -> None:
+        world.script.events = (event(name="search"),)
+        world.cluster.failures["event"] = [ForbiddenError("no right to create events")]
+        world.controller.touch(POOL)
+        await asyncio.sleep(1.0)
+        assert world.cluster.quota_statuses == {"search": {"state": "Ready"}}
+        assert "failed Event Forbidden" in world.counted
+
+    play(a_full_world(), story)
+
+
+def test_a_longest_pass_grows_while_a_pass_hangs_and_is_zero_afterwards() -> None:
+    async def story(world: World) -> None:
+        assert world.controller.longest_pass() == 0.0
+        world.cluster.delays["observe"] = 50.0
+        world.controller.touch(POOL)
+        await asyncio.sleep(40.0)
+        assert world.controller.longest_pass() == pytest.approx(40.0)
+        world.cluster.delays["observe"] = 0.0
+        await asyncio.sleep(11.0)
+        assert world.controller.longest_pass() == 0.0
+
+    play(World(), story)
+
+
+def test_a_controller_without_telemetry_works_too() -> None:
+    async def scene() -> list[str]:
+        journal = Journal()
+        cluster, channel = FakeCluster(journal, pods=(pod(),)), FakeChannel(journal, {"pod-0": FakePod()})
+        channel.pods["pod-0"].failures = [PodTimeoutError("late")]
+        clock, script = virtual_time.LoopClock(), Script(caps={"pod-0": 1})
+        controller = PoolController(cluster, channel, clock, SETTINGS, decide=script)
+        running = asyncio.create_task(controller.run())
+        controller.touch(POOL)
+        await asyncio.sleep(0.1)
+        running.cancel()
+        await asyncio.wait([running])
+        return journal.taken()
+
+    assert virtual_time.run(scene()) == ["observe", "config pod-0 generation 1", "sync pod-0"]

@@ -1,0 +1,59 @@
+"""The command line of the operator."""
+
+from pathlib import Path
+
+import pytest
+
+from kvquota_operator.settings import Address, OperatorSettings, parse_settings
+
+
+@pytest.mark.parametrize(
+    ("argv", "settings"),
+    [
+        pytest.param(
+            ["--namespace", "a"],
+            OperatorSettings(("a",), None, 2.0, Address("", 8080)),
+            id="one namespace, and the defaults",
+        ),
+        pytest.param(
+            ["--namespace=b", "--namespace=a", "--namespace=b"],
+            OperatorSettings(("b", "a"), None, 2.0, Address("", 8080)),
+            id="several namespaces, each once",
+        ),
+        pytest.param(
+            ["--all-namespaces", "--sync-seconds=0.5", "--listen=[::1]:9"],
+            OperatorSettings((), None, 0.5, Address("::1", 9)),
+            id="all namespaces, and an IPv6 address",
+        ),
+        pytest.param(
+            ["--all-namespaces", f"--kubeconfig={__file__}", "--listen=127.0.0.1:65535"],
+            OperatorSettings((), Path(__file__), 2.0, Address("127.0.0.1", 65535)),
+            id="a kubeconfig",
+        ),
+    ],
+)
+def test_what_a_command_line_means(argv: list[str], settings: OperatorSettings) -> None:
+    assert parse_settings(argv) == settings
+
+
+@pytest.mark.parametrize(
+    ("argv", "complaint"),
+    [
+        pytest.param([], "one of the arguments --namespace --all-namespaces is required", id="nothing to serve"),
+        pytest.param(["--namespace=a", "--all-namespaces"], "not allowed with", id="some and all"),
+        pytest.param(["--all-namespaces", "--sync-seconds=0.1"], "from 0.2 to 60", id="too fast"),
+        pytest.param(["--all-namespaces", "--sync-seconds=nan"], "from 0.2 to 60", id="no number"),
+        pytest.param(["--all-namespaces", "--sync-seconds=soon"], "from 0.2 to 60", id="a word for a number"),
+        pytest.param(["--all-namespaces", "--listen=8080"], "write :8080", id="a port without a colon"),
+        pytest.param(["--all-namespaces", "--listen=:0"], "write :8080", id="port 0"),
+        pytest.param(["--all-namespaces", "--listen=:65536"], "write :8080", id="a port that cannot be"),
+        pytest.param(["--all-namespaces", "--kubeconfig=/nowhere"], "name a kubeconfig", id="a file that is not there"),
+    ],
+)
+def test_what_is_refused_says_what_to_write(
+    argv: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_settings(argv)
+    assert ended.value.code == 2
+    assert complaint in " ".join(capsys.readouterr().err.split())

@@ -1,0 +1,73 @@
+"""Which tenant a request belongs to."""
+
+import pytest
+
+from kvquota_sidecar.proxy.head import Head, read_head
+from kvquota_sidecar.proxy.identity import MAX_KEY_BYTES, Directory, Failure, credential_headers, identify
+from sidecar_rig import BATCH, KEYS, SEARCH, config, identity
+
+S, B = KEYS[SEARCH].encode(), KEYS[BATCH].encode()
+STRANGE = "kvq-\u00e4"  # a key that is not ASCII is a key all the same
+
+
+def head(*headers: bytes, path: str = "/v1/completions") -> Head:
+    data = b"\r\n".join([f"POST {path} HTTP/1.1".encode(), b"Host: a", *headers, b""])
+    found = read_head(data)
+    assert isinstance(found, Head)
+    return found
+
+
+def directory(**changes: object) -> Directory:
+    return Directory.of(config(**changes), identity(**{STRANGE: BATCH, "orphan": "shop/gone"}))
+
+
+CASES: dict[str, tuple[Head, str | Failure]] = {
+    "a key": (head(b"Authorization: Bearer " + S), SEARCH),
+    "another key": (head(b"authorization: bearer   " + B), BATCH),
+    "a key that is not ASCII": (head(b"Authorization: Bearer " + STRANGE.encode()), BATCH),
+    "no key": (head(), Failure.UNKNOWN),
+    "an unknown key": (head(b"Authorization: Bearer nonsense"), Failure.UNKNOWN),
+    "a key in other letters": (head(b"Authorization: Bearer " + S.upper()), Failure.UNKNOWN),
+    "a key and something after it": (head(b"Authorization: Bearer " + S + b" x"), Failure.UNKNOWN),
+    "an empty key": (head(b"Authorization: Bearer "), Failure.UNKNOWN),
+    "another scheme": (head(b"Authorization: Basic " + S), Failure.UNKNOWN),
+    "a key without a scheme": (head(b"Authorization: " + S), Failure.UNKNOWN),
+    "a key that is no UTF-8": (head(b"Authorization: Bearer \xff\xfe"), Failure.UNKNOWN),
+    "a key without end": (head(b"Authorization: Bearer " + b"x" * (MAX_KEY_BYTES + 1)), Failure.UNKNOWN),
+    "a key of a tenant that the config does not know": (head(b"Authorization: Bearer orphan"), Failure.UNKNOWN),
+    "two keys": (head(b"Authorization: Bearer " + S, b"Authorization: Bearer " + B), Failure.CONTRADICTION),
+    "the same key twice": (head(b"Authorization: Bearer " + S, b"Authorization: Bearer " + S), Failure.CONTRADICTION),
+    "Anthropic's header on its route": (head(b"X-Api-Key: " + S, path="/v1/messages"), SEARCH),
+    "Anthropic's header elsewhere": (head(b"X-Api-Key: " + S), Failure.UNKNOWN),
+    "both headers that agree": (head(b"X-Api-Key: " + S, b"Authorization: Bearer " + S, path="/v1/messages"), SEARCH),
+    "both headers that do not": (
+        head(b"X-Api-Key: " + S, b"Authorization: Bearer " + B, path="/v1/messages"),
+        Failure.CONTRADICTION,
+    ),
+    "a header that names a tenant": (head(b"X-Kvquota-Tenant: " + SEARCH.encode()), Failure.UNKNOWN),
+    "a header that names another tenant": (head(b"X-Tenant: shop/batch", b"Authorization: Bearer " + S), SEARCH),
+}
+
+
+@pytest.mark.parametrize(("request_head", "expected"), CASES.values(), ids=CASES)
+def test_a_tenant_is_known_by_its_key_alone(request_head: Head, expected: str | Failure) -> None:
+    assert identify(request_head, directory()) == expected
+
+
+def test_where_there_is_an_anonymous_tenant_strangers_are_it() -> None:
+    known = directory(anonymous_tenant=BATCH)
+    assert identify(head(), known) == BATCH
+    assert identify(head(b"Authorization: Bearer EMPTY"), known) == BATCH
+    assert identify(head(b"Authorization: Bearer " + S), known) == SEARCH
+    assert identify(head(b"Authorization: a", b"Authorization: b"), known) == Failure.CONTRADICTION
+
+
+def test_a_header_of_its_own_holds_the_bare_key() -> None:
+    known = directory(api_key_header="X-Our-Key")
+    assert identify(head(b"x-our-key: " + S), known) == SEARCH
+    assert identify(head(b"Authorization: Bearer " + S), known) == Failure.UNKNOWN
+    assert credential_headers(known) == {b"authorization", b"x-api-key", b"x-our-key"}
+
+
+def test_without_an_identity_nobody_is_known() -> None:
+    assert identify(head(b"Authorization: Bearer " + S), Directory.of(config(), None)) == Failure.UNKNOWN

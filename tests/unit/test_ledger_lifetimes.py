@@ -1,0 +1,160 @@
+"""From ask to release, over restarts and changes of the config: nothing leaks, nothing is released twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookkeeping import admit, config, open_books, sample, share
+from kvquota_api.amounts import Tokens
+from kvquota_sidecar.ledger import books as books_module
+from kvquota_sidecar.ledger.books import Books, Cause, LedgerError
+
+
+def state(books: Books) -> tuple[int, int]:
+    usage = books.tenant_usage(0.0, 0.0)[0]
+    return usage.reserved, usage.in_flight
+
+
+@pytest.mark.parametrize("cause", list(Cause))
+def test_a_request_is_released_once_whatever_ended_it(cause: Cause) -> None:
+    books = open_books(share())
+    ticket = admit(books, "search", 10)
+    assert state(books) == (10, 1)
+    books.release(ticket, cause, 0.0)
+    assert state(books) == (0, 0)
+    with pytest.raises(LedgerError, match="released before"):
+        books.release(ticket, cause, 0.0)
+    assert state(books) == (0, 0)
+
+
+@pytest.mark.parametrize("call", ["grow", "settle", "release"])
+def test_a_ticket_that_was_never_given_is_an_error(call: str) -> None:
+    books = open_books(share())
+    arguments = {"grow": (Tokens(1), 0.0), "settle": (Tokens(1), Tokens(1), 0.0), "release": (Cause.FINISHED, 0.0)}
+    with pytest.raises(LedgerError, match="ticket 7 is not in the books"):
+        getattr(books, call)(7, *arguments[call])
+
+
+def test_an_engine_that_restarted_holds_nothing_of_what_it_ran() -> None:
+    books = open_books(share(hard_blocks=100))
+    ticket = admit(books, "search", 100)
+    books.observe(sample(used=100), 1.0)
+    books.observe(sample(used=0, started=2.0), 2.0)
+    assert state(books) == (0, 0)
+    admit(books, "search", 100, now=2.0)
+    assert books.grow(ticket, Tokens(16), 2.0) == ()
+    assert books.settle(ticket, Tokens(5), Tokens(5), 2.0) == ()
+    books.release(ticket, Cause.ENGINE_FAILED, 2.0)
+    assert state(books) == (100, 1)
+    books.check_integrity()
+
+
+def test_what_was_admitted_after_the_last_reading_may_run_on_the_new_engine_and_stays() -> None:
+    books = open_books(share())
+    admit(books, "search", 10, now=0.0)
+    admit(books, "search", 20, now=0.5)
+    books.observe(sample(used=0, started=2.0), 1.0)
+    assert state(books) == (20, 1)
+
+
+def test_an_engine_that_does_not_say_when_it_started_is_taken_for_the_same() -> None:
+    books = open_books(share())
+    admit(books, "search", 10)
+    books.observe(sample(used=0, started=None), 1.0)
+    books.observe(sample(used=0, started=1.0), 2.0)
+    assert state(books) == (10, 1)
+
+
+def test_a_restart_is_seen_though_the_reading_does_not_say_what_is_used() -> None:
+    books = open_books(share())
+    admit(books, "search", 10)
+    books.observe(sample(used=None, started=2.0), 1.0)
+    assert state(books) == (0, 0)
+
+
+def test_learnt_outputs_stay_over_a_restart_of_the_engine() -> None:
+    books = open_books(share())
+    ticket = admit(books, "search", 2)
+    books.grow(ticket, Tokens(16), 0.0)
+    books.release(ticket, Cause.FINISHED, 0.0)
+    books.observe(sample(used=0, started=2.0), 1.0)
+    assert admit(books, "search", 11, now=1.0)
+    usage = books.tenant_usage(1.0, 0.0)[0]
+    assert usage.reserved == 11
+
+
+def test_a_restart_lets_a_tenant_that_grew_past_hard_begin_again() -> None:
+    books = open_books(share(hard_blocks=30))
+    first, second = admit(books, "search", 10), admit(books, "search", 10)
+    assert [each.ticket for each in books.settle(first, Tokens(400), Tokens(16), 0.0)] == [second]
+    books.observe(sample(used=0, started=2.0), 1.0)
+    admit(books, "search", 10, now=1.0)
+
+
+def test_a_config_that_comes_again_changes_nothing() -> None:
+    books = open_books(share(soft_blocks=50, hard_blocks=100), share("batch"))
+    admit(books, "search", 60)
+    before = books.tenant_usage(0.0, 0.0), books.pool_usage(0.0)
+    books.configure(config(share(soft_blocks=50, hard_blocks=100), share("batch")), 0.0)
+    assert (books.tenant_usage(0.0, 0.0), books.pool_usage(0.0)) == before
+    books.check_integrity()
+
+
+def test_totals_of_a_tenant_that_left_and_came_back_go_on() -> None:
+    books = open_books(share())
+    books.release(admit(books, "search", 10), Cause.FINISHED, 0.0)
+    books.configure(config(share("batch")), 0.0)
+    books.configure(config(share()), 0.0)
+    assert books.tenant_usage(0.0, 0.0)[0].total.admitted == 1
+
+
+def test_tenants_that_left_are_forgotten_beyond_a_bound_but_never_while_they_run_something(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(books_module, "MAX_ACCOUNTS", 3)
+    books = open_books(share("running"), share("one"), share("two"))
+    ticket = admit(books, "running", 10)
+    for generation in range(20):
+        books.configure(config(share(f"new-{generation}")), 0.0)
+        assert len(books._accounts) <= 3 + 1
+    assert [each.reserved for each in books.tenant_usage(0.0, 0.0)] == [10, 0]
+    books.release(ticket, Cause.FINISHED, 0.0)
+    books.configure(config(share("last")), 0.0)
+    assert len(books._accounts) == 3
+    books.check_integrity()
+
+
+def test_a_measured_pool_stays_in_force_over_a_new_config() -> None:
+    books = open_books(share())
+    books.observe(sample(used=0, blocks=501), 0.0)
+    books.configure(config(share()), 0.0)
+    pool = books.pool_usage(0.0)
+    assert pool is not None
+    assert pool.usable == 500
+
+
+CORRUPTIONS = [
+    pytest.param(lambda books: setattr(books, "_charged", 7), "the sum of all C is 7 and should be 10", id="sum of C"),
+    pytest.param(lambda books: setattr(books, "_claims", 1), "the sum of all claims", id="sum of claims"),
+    pytest.param(
+        lambda books: setattr(books._accounts["inference/search"], "charged", 7), "C of inference/search", id="one C"
+    ),
+    pytest.param(
+        lambda books: setattr(books._accounts["inference/search"], "sequences", 7), "the sequences of", id="sequences"
+    ),
+    pytest.param(lambda books: books._accounts["inference/search"].live.clear(), "the live requests of", id="live"),
+    pytest.param(
+        lambda books: setattr(next(iter(books._entries.values())), "promise", Tokens(800)), "ticket 1", id="a charge"
+    ),
+]
+
+
+@pytest.mark.parametrize(("corrupt", "named"), CORRUPTIONS)
+def test_books_that_do_not_add_up_are_found_and_the_sum_is_named(corrupt: object, named: str) -> None:
+    books = open_books(share())
+    admit(books, "search", 10)
+    books._entries[1].prompts = tuple(type(each)(each.tokens, Tokens(800)) for each in books._entries[1].prompts)
+    books.check_integrity()
+    corrupt(books)  # type: ignore[operator]
+    with pytest.raises(LedgerError, match=named):
+        books.check_integrity()

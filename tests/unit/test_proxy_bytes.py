@@ -1,0 +1,116 @@
+"""What goes out to the engine and to clients, as bytes."""
+
+import pytest
+
+from kvquota_sidecar.proxy.answers import (
+    Answer,
+    Framing,
+    UnsafeHeaderError,
+    chunk,
+    encode_answer,
+    encode_head,
+    http_date,
+    passed_on,
+    with_date,
+)
+from kvquota_sidecar.proxy.forwarding import engine_request
+from kvquota_sidecar.proxy.head import Head, read_head
+
+AUTHORITY = b"127.0.0.1:18000"
+
+
+def head(*headers: str, line: str = "POST /v1/completions?x=y HTTP/1.1") -> Head:
+    found = read_head("\r\n".join([line, "Host: public.example", *headers, ""]).encode("latin-1"))
+    assert isinstance(found, Head)
+    return found
+
+
+def forwarded(request: Head, body: bytes = b"", withheld: frozenset[bytes] = frozenset()) -> list[str]:
+    data = engine_request(request, body, AUTHORITY, "id-1", withheld)
+    lines, _, rest = data.partition(b"\r\n\r\n")
+    assert rest == body
+    return lines.decode("latin-1").split("\r\n")
+
+
+def test_a_request_to_the_engine_is_addressed_and_framed_by_this_program() -> None:
+    assert forwarded(head("Transfer-Encoding: chunked", "X-Mine: a  b"), b"abc") == [
+        "POST /v1/completions?x=y HTTP/1.1",
+        "host: 127.0.0.1:18000",
+        "x-mine: a  b",
+        "x-request-id: id-1",
+        "content-length: 3",
+    ]
+    assert "content-length: 0" in forwarded(head())
+    assert not [line for line in forwarded(head(line="GET /v1/models HTTP/1.1")) if "content-length" in line]
+
+
+LEFT_OUT = [
+    *("Connection: x-one, close", "Keep-Alive: 5", "Proxy-Connection: x", "Proxy-Authorization: x", "TE: trailers"),
+    *("Trailer: x", "Upgrade: h2c", "HTTP2-Settings: x", "X-One: nominated", "Expect: 100-continue"),
+    *("Accept-Encoding: gzip", "Content-Encoding: identity", "X-Vllm-Priority: 0", "x_vllm_priority: 0"),
+    *("X-Session-ID: s", "X-data-parallel-rank: 1", "X-Data_Parallel-Rank: 1", "X-Request-Id: chosen"),
+    *("X-Kvquota-Tenant: a", "X_Kvquota_Anything: a", "X-Tenant-Id: a", "Tenant: a", "X_TENANT: a"),
+]
+
+
+@pytest.mark.parametrize("header", LEFT_OUT)
+def test_what_steers_the_hop_or_the_engine_is_left_out(header: str) -> None:
+    sent = forwarded(head("Connection: x-one, close", header) if header != LEFT_OUT[0] else head(header))
+    assert sent == [
+        "POST /v1/completions?x=y HTTP/1.1",
+        "host: 127.0.0.1:18000",
+        "x-request-id: id-1",
+        "content-length: 0",
+    ]
+
+
+def test_credentials_are_passed_or_withheld_as_the_config_says() -> None:
+    request = head("Authorization: Bearer k")
+    assert "authorization: Bearer k" in forwarded(request)
+    assert "authorization: Bearer k" not in forwarded(request, withheld=frozenset({b"authorization"}))
+
+
+def test_what_the_engine_says_of_its_own_hop_or_in_our_name_is_not_passed_on() -> None:
+    kept = ((b"content-type", b"text/plain"), (b"x-mine", b"1"))
+    dropped = (
+        *((b"connection", b"x-hop"), (b"x-hop", b"1"), (b"transfer-encoding", b"chunked"), (b"content-length", b"3")),
+        *((b"keep-alive", b"5"), (b"ratelimit", b"x"), (b"ratelimit-policy", b"x"), (b"x-kvquota-rung", b"x")),
+    )
+    assert passed_on(dropped + kept) == kept
+
+
+def test_a_date_is_added_where_there_is_none() -> None:
+    assert with_date(((b"date", b"theirs"),), b"ours") == ((b"date", b"theirs"),)
+    assert with_date(((b"x", b"y"),), b"ours") == ((b"date", b"ours"), (b"x", b"y"))
+    assert http_date(784111777) == b"Sun, 06 Nov 1994 08:49:37 GMT"
+
+
+FRAMINGS: dict[Framing, bytes] = {
+    "Length": b"HTTP/1.1 200 OK\r\nx: y\r\ncontent-length: 3\r\n\r\n",
+    "Chunked": b"HTTP/1.1 200 OK\r\nx: y\r\ntransfer-encoding: chunked\r\n\r\n",
+    "Close": b"HTTP/1.1 200 OK\r\nx: y\r\nconnection: close\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize(("framing", "expected"), FRAMINGS.items())
+def test_an_answer_is_framed_in_one_way(framing: Framing, expected: bytes) -> None:
+    assert encode_head(200, ((b"x", b"y"),), 3, framing, close=framing == "Close") == expected
+
+
+def test_a_whole_answer() -> None:
+    answer = Answer(429, b"{}", ((b"retry-after", b"1"),))
+    assert encode_answer(answer, b"today", close=False) == (
+        b"HTTP/1.1 429 Too Many Requests\r\ndate: today\r\ncontent-type: application/json\r\nretry-after: 1\r\n"
+        b"content-length: 2\r\n\r\n{}"
+    )
+    assert encode_head(599, (), 0, "Length", close=True).startswith(b"HTTP/1.1 599 \r\n")
+
+
+@pytest.mark.parametrize("value", [b"a\r\nSet-Cookie: b", b"a\nb", b"a\rb", b"a\0b"])
+def test_a_header_with_a_control_character_is_never_written(value: bytes) -> None:
+    with pytest.raises(UnsafeHeaderError):
+        encode_head(200, ((b"x", value),), 0, "Length", close=False)
+
+
+def test_a_chunk() -> None:
+    assert chunk(b"x" * 26) == b"1a\r\n" + b"x" * 26 + b"\r\n"

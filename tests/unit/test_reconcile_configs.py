@@ -1,0 +1,137 @@
+"""What every pod is to enforce, and the generation of it."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+import reconcile_builders as make
+from kvquota_api.pod_config import PoolRef, sealed
+from kvquota_api.usage import InForce
+
+
+def stored(**fields):
+    """The example after its first plan was carried out."""
+    before = make.observed(**fields)
+    return make.carried_out(before, make.reconcile(before, make.NOW, make.WALL))
+
+
+def again(observed, **fields):
+    (config,) = make.reconcile(replace(observed, **fields), make.NOW, make.LATER).configs
+    return config
+
+
+def durable(observed, **fields):
+    """The durable copy of the example's pod, with fields changed."""
+    (config,) = observed.configs.values()
+    return {config.pod.uid: msgspec.structs.replace(config, **fields)}
+
+
+def copied(observed, generation, digest):
+    """The durable copy of a config that is the wanted one or not, as `digest` says."""
+    model = "llama-3.1-8b-instruct" if digest == WANTED else "another"
+    ((uid, config),) = durable(observed, generation=generation, model=model).items()
+    return {uid: sealed(config)}
+
+
+def says(generation, digest):
+    in_force = InForce(generation=generation, config_digest=digest, source="Channel")
+    return make.reported(make.report(in_force=in_force))
+
+
+WANTED = make.decided().configs[0].digest
+OTHER = "0" * 64
+
+
+@pytest.mark.parametrize(
+    ("copy", "in_force", "generation"),
+    [
+        pytest.param(None, (0, ""), 1, id="the first one of a new pod"),
+        pytest.param((4, WANTED), (0, ""), 4, id="the copy means the same, the pod has none yet"),
+        pytest.param((4, WANTED), (3, OTHER), 4, id="the copy means the same, the pod is behind"),
+        pytest.param((4, WANTED), (4, WANTED), 4, id="copy and pod mean the same"),
+        pytest.param((4, OTHER), (4, OTHER), 5, id="something else is wanted"),
+        pytest.param((4, WANTED), (4, OTHER), 5, id="the pod has another content under the same number"),
+        pytest.param((4, WANTED), (9, OTHER), 10, id="the copy was put back behind what the pod has"),
+        pytest.param((4, WANTED), (9, WANTED), 9, id="the copy was put back, the pod already has the content"),
+        pytest.param((4, OTHER), (9, WANTED), 9, id="the copy is old, the pod already has the content"),
+        pytest.param((9, OTHER), (4, WANTED), 10, id="the pod has the content under an older number than the copy"),
+        pytest.param(None, (9, WANTED), 9, id="the copy is gone, the pod has the content"),
+        pytest.param(None, (9, OTHER), 10, id="the copy is gone, the pod has something else"),
+        pytest.param((4, OTHER), (0, ""), 5, id="something else is wanted and the pod has none"),
+    ],
+)
+def test_the_generation(copy, in_force, generation):
+    before = stored()
+    configs = {} if copy is None else copied(before, *copy)
+    config = again(before, configs=configs, reports=says(*in_force))
+    assert (config.generation, config.digest) == (generation, WANTED)
+
+
+def test_a_pod_without_report_has_the_generation_of_its_copy():
+    before = stored()
+    config = again(before, configs=durable(before, generation=7), reports=make.reported(None, error="timeout"))
+    assert config.generation == 7
+
+
+def test_a_smaller_engine_makes_smaller_shares():
+    before = stored()
+    config = again(before, reports=make.reported(make.report(blocks=9_001)))
+    assert (make.softs(config)["search"], make.hards(config)["search"], config.generation) == (3_600, 5_400, 2)
+
+
+def test_an_engine_that_says_nothing_is_taken_as_planned():
+    before = stored()
+    assert again(before, reports=make.reported(make.report(blocks=None))).generation == 1
+
+
+def test_a_silent_pod_keeps_the_size_that_it_reported_last():
+    before = stored(reports=make.reported(make.report(blocks=9_001)))
+    config = again(before, reports=make.reported(make.report(blocks=9_001), age=900.0))
+    assert (config.generation, make.softs(config)["search"]) == (1, 3_600)
+
+
+def test_a_pod_that_is_awaited_keeps_its_copy_and_statuses_stay_as_stored():
+    before = stored(reports=make.reported(make.report(blocks=9_001)))
+    edited = make.seen(make.quota("search", kv={"hard": {"percent": 1}}))
+    plan = make.reconcile(replace(before, reports={}, quotas=edited), make.NOW, make.LATER)
+    assert plan.configs == tuple(before.configs.values())
+    assert (plan.pool_status, plan.quota_statuses, plan.events) == (before.pool_status, {"search": {}}, ())
+
+
+def test_a_pod_that_is_awaited_does_not_keep_the_copy_of_another_pool():
+    before = stored()
+    (config,) = durable(before, pool=PoolRef(namespace="inference", name="other"), generation=5).values()
+    config = again(before, configs={config.pod.uid: sealed(config)}, reports={})
+    assert (config.pool.name, config.generation) == ("llama-8b", 6)
+
+
+@pytest.mark.parametrize(
+    ("tenant", "named"),
+    [
+        pytest.param("search", "inference/search", id="a tenant with a quota"),
+        pytest.param("nobody", "", id="a tenant without a quota: the config would be refused"),
+        pytest.param("", "", id="none"),
+    ],
+)
+def test_the_anonymous_tenant(tenant, named):
+    (config,) = make.decided(pool=make.pool(sidecar__anonymousTenant=tenant)).configs
+    assert config.anonymous_tenant == named
+
+
+def test_what_the_pool_says_reaches_the_config():
+    changes = {
+        "enforcement": "Shadow",
+        "sidecar__authorization": "Remove",
+        "sidecar__identity": {"apiKeyHeader": "x-api-key"},
+        "degradation": {"guaranteeReservePercent": 5, "evictionWaitSeconds": 3, "minDwellSeconds": 4},
+    }
+    (config,) = make.decided(pool=make.pool(**changes)).configs
+    ladder = config.ladder
+    assert (config.enforcement, config.authorization, config.api_key_header) == ("Shadow", "Remove", "x-api-key")
+    assert (ladder.guarantee_reserve_percent, ladder.eviction_wait_seconds, ladder.min_dwell_seconds) == (5, 3.0, 4.0)
+
+
+def test_configs_only_for_pods_that_count():
+    pods = (make.pod("a"), make.pod("b", governed=False), make.pod("c", deleting=True))
+    assert [config.pod.name for config in make.decided(pods=pods).configs] == ["a"]

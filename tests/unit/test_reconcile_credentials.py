@@ -1,0 +1,179 @@
+"""Who the clients of the pool are: keys found, missing, weak and taken."""
+
+from dataclasses import replace
+
+import pytest
+
+import reconcile_builders as make
+from kvquota_api.pod_config import PoolIdentity, key_digest, sealed
+from kvquota_operator.reconcile.credentials import strength_bits
+from kvquota_operator.reconcile.observed import KeyFound, KeyProblem, SecretSeen
+
+HEX = "0123456789abcdef"
+STRONG, OTHER = f"kvq-{HEX * 4}", f"kvq-{HEX[::-1] * 4}"
+
+
+def holder(name, *secrets, age=10):
+    keys = [{"secretRef": {"name": secret, "key": "key"}} for secret in secrets or (name,)]
+    return make.quota(name, age=age, identity={"apiKeys": keys})
+
+
+def found(**values):
+    return {(name, "key"): KeyFound(value) for name, value in values.items()}
+
+
+def api_keys(plan):
+    return plan.secret.identity.api_keys
+
+
+def digest(key, pepper=make.PEPPER):
+    return key_digest(pepper, key)
+
+
+def ready(plan, name):
+    return make.condition(plan.quota_statuses[name], "Ready")
+
+
+@pytest.mark.parametrize(
+    ("key", "bits"),
+    [
+        pytest.param("0" * 64, 0, id="a key that does not vary"),
+        pytest.param("1234567" * 10, 0, id="a key of seven characters in turn"),
+        pytest.param(HEX * 2, 128, id="32 hexadecimal digits"),
+        pytest.param(HEX.upper() * 2, 128, id="32 hexadecimal digits in capitals"),
+        pytest.param(f"kvq-{HEX * 2}", 128, id="the prefix adds nothing"),
+        pytest.param("0123456789" * 4, 132, id="40 decimal digits"),
+        pytest.param("GHIJKLMNOPabcghijk01", 119, id="20 letters and digits"),
+        pytest.param("abcdefgh+/ABCDEFGH01", 131, id="20 of base64"),
+    ],
+)
+def test_the_strength_of_a_key(key, bits):
+    assert int(strength_bits(key)) == bits
+
+
+def test_every_key_of_a_quota_stands_for_its_tenant():
+    plan = make.decided(quotas=make.seen(holder("search", "a", "b")), keys=found(a=STRONG, b=OTHER))
+    assert api_keys(plan) == {digest(STRONG): "inference/search", digest(OTHER): "inference/search"}
+    assert ready(plan, "search")[:2] == ("True", "InForce")
+
+
+def test_a_quota_may_name_one_key_twice():
+    plan = make.decided(quotas=make.seen(holder("search", "a", "b")), keys=found(a=STRONG, b=STRONG))
+    assert (api_keys(plan), ready(plan, "search")[0]) == ({digest(STRONG): "inference/search"}, "True")
+
+
+def test_a_key_of_two_quotas_is_that_of_the_older():
+    quotas = make.seen(holder("a-young", age=9), holder("old", age=1))
+    plan = make.decided(quotas=quotas, keys=found(old=STRONG, **{"a-young": STRONG}))
+    assert (api_keys(plan), ready(plan, "old")[0]) == ({digest(STRONG): "inference/old"}, "True")
+    assert ready(plan, "a-young") == (
+        "False",
+        "APIKeyConflict",
+        "the API key in Secret a-young, key key, is already that of TenantQuota old and stands for its tenant: make"
+        " another one with `kvquota keygen`",
+    )
+
+
+def test_a_weak_key_is_refused_and_the_others_go_on():
+    plan = make.decided(quotas=make.seen(holder("search", "weak", "b")), keys=found(weak=HEX, b=OTHER))
+    assert api_keys(plan) == {digest(OTHER): "inference/search"}
+    assert ready(plan, "search") == (
+        "False",
+        "WeakAPIKey",
+        "the API key in Secret weak, key key, has at most 64 bits of randomness, it needs 128: make one with"
+        " `kvquota keygen`",
+    )
+
+
+def test_a_missing_secret_is_said_and_the_others_go_on():
+    problem = KeyProblem("APIKeyNotFound", "Secret search does not exist: create it")
+    keys = {("search", "key"): problem, **found(batch=STRONG)}
+    plan = make.decided(quotas=make.seen(holder("search"), holder("batch")), keys=keys)
+    assert api_keys(plan) == {digest(STRONG): "inference/batch"}
+    assert ready(plan, "search") == ("False", "APIKeyNotFound", "Secret search does not exist: create it")
+    assert ready(plan, "batch")[0] == "True"
+    assert make.hards(plan.configs[0]) == {"batch": 18_431, "search": 18_431}
+
+
+def test_a_key_that_nobody_looked_for_counts_as_missing():
+    plan = make.decided(quotas=make.seen(holder("search")), keys={})
+    assert ready(plan, "search") == (
+        "False",
+        "APIKeyNotFound",
+        "Secret search with the key key was not found: create it with the type kvquota.dev/api-key",
+    )
+
+
+def test_several_problems_are_all_said():
+    plan = make.decided(quotas=make.seen(holder("search", "weak", "gone")), keys=found(weak="abc"))
+    assert ready(plan, "search") == (
+        "False",
+        "WeakAPIKey",
+        "the API key in Secret weak, key key, has at most 0 bits of randomness, it needs 128: make one with"
+        " `kvquota keygen`; Secret gone with the key key was not found: create it with the type kvquota.dev/api-key",
+    )
+
+
+def test_a_quota_that_does_not_count_has_no_keys():
+    twin = make.quota("twin", tenant="search", age=20, identity=make.key_of("b"))
+    plan = make.decided(quotas=make.seen(holder("search", "a"), twin), keys=found(a=STRONG, b=OTHER))
+    assert api_keys(plan) == {digest(STRONG): "inference/search"}
+
+
+def broken_search(**fields):
+    """The plan once the quota of `search` does not parse any more, after its key was in force."""
+    before = make.observed(quotas=make.seen(holder("search", "a")), keys=found(a=STRONG))
+    stored = make.carried_out(before, make.reconcile(before, make.NOW, make.WALL))
+    now = replace(stored, quotas=(), invalid=(make.unread("search"),), keys={}, **fields)
+    return make.reconcile(now, make.NOW, make.LATER)
+
+
+def test_a_quota_that_does_not_parse_keeps_its_keys():
+    assert api_keys(broken_search()) == {digest(STRONG): "inference/search"}
+
+
+def test_a_key_that_an_unread_quota_keeps_is_nobody_elses():
+    plan = make.reconcile(
+        replace(
+            make.carried_out(
+                make.observed(quotas=make.seen(holder("search", "a")), keys=found(a=STRONG)),
+                make.decided(quotas=make.seen(holder("search", "a")), keys=found(a=STRONG)),
+            ),
+            quotas=make.seen(holder("thief", "b")),
+            invalid=(make.unread("search"),),
+            keys=found(b=STRONG),
+        ),
+        make.NOW,
+        make.LATER,
+    )
+    assert api_keys(plan) == {digest(STRONG): "inference/search"}
+    assert ready(plan, "thief")[:2] == ("False", "APIKeyConflict")
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        pytest.param(SecretSeen(make.TOKEN, make.PEPPER, None), id="no identity is stored"),
+        pytest.param(
+            SecretSeen(
+                make.TOKEN,
+                make.PEPPER,
+                sealed(PoolIdentity(digest="", pepper="6" * 64, api_keys={digest(STRONG): "inference/search"})),
+            ),
+            id="the stored identity is of another pepper",
+        ),
+    ],
+)
+def test_nothing_is_kept_where(secret):
+    assert api_keys(broken_search(secret=secret)) == {}
+
+
+def test_without_the_pools_secret_there_is_no_identity_yet_but_keys_are_judged():
+    plan = make.decided(quotas=make.seen(holder("search")), keys=found(search=HEX), secret=None)
+    assert (plan.secret, ready(plan, "search")[1]) == (None, "WeakAPIKey")
+
+
+def test_no_key_is_in_what_is_shown():
+    plan = make.decided(quotas=make.seen(holder("a"), holder("b")), keys=found(a=STRONG, b=STRONG))
+    shown = f"{plan!r} {plan.quota_statuses} {make.observed(keys=found(a=STRONG))!r}"
+    assert (STRONG in shown, make.PEPPER in shown, make.TOKEN in shown) == (False, False, False)

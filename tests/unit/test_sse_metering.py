@@ -1,0 +1,152 @@
+"""What streams and plain answers say of tokens, however they are cut; and which bytes pass."""
+
+import json
+from typing import Any
+
+import pytest
+
+from kvquota_sidecar.proxy.metering import MAX_FRAME_BYTES, StreamMeter, Usage, usage_of_json
+
+
+def event(**fields: Any) -> bytes:
+    return b"data: " + json.dumps(fields).encode() + b"\n\n"
+
+
+def named(name: str, **fields: Any) -> bytes:
+    return f"event: {name}\n".encode() + event(type=name, **fields)
+
+
+def chat(*texts: str, **more: Any) -> bytes:
+    return event(choices=[{"index": at, "delta": {"content": text}} for at, text in enumerate(texts)], **more)
+
+
+DONE = b"data: [DONE]\n\n"
+USAGE = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
+
+STREAMS: dict[str, tuple[bytes, int, Usage | None]] = {
+    "nothing": (b"", 0, None),
+    "one token a frame": (chat("a") + chat("b") + DONE, 2, None),
+    "a role without text is no token": (
+        event(choices=[{"delta": {"role": "assistant", "content": ""}}]) + chat("a"),
+        1,
+        None,
+    ),
+    "every choice counts": (chat("a", "b", "c"), 3, None),
+    "reasoning counts": (
+        event(choices=[{"delta": {"reasoning_content": "a"}}]) + event(choices=[{"delta": {"reasoning": "b"}}]),
+        2,
+        None,
+    ),
+    "tool calls count": (event(choices=[{"delta": {"tool_calls": [{"index": 0}]}}]), 1, None),
+    "completions have text": (event(choices=[{"text": "a"}, {"text": ""}]), 1, None),
+    "usage at the end beats the count": (chat("a") + event(choices=[], usage=USAGE) + DONE, 5, Usage(7, 5)),
+    "usage with every frame": (
+        chat("ab", usage=USAGE | {"completion_tokens": 2}) + chat("c", usage=USAGE),
+        5,
+        Usage(7, 5),
+    ),
+    "a usage that is lower changes nothing": (
+        chat("a") + chat("b") + chat("c", usage={"completion_tokens": 1}),
+        3,
+        Usage(None, 1),
+    ),
+    "a usage that is null": (chat("a", usage=None), 1, None),
+    "a usage of nonsense": (chat("a", usage={"prompt_tokens": -1, "completion_tokens": True}), 1, None),
+    "a usage that is no object": (chat("a", usage=[1]), 1, None),
+    "an error of the engine": (chat("a") + event(error={"message": "x"}) + DONE, 1, None),
+    "a comment": (b": ping\n\n" + chat("a"), 1, None),
+    "an event without data": (b"event: ping\n\n" + chat("a"), 1, None),
+    "data that is no JSON": (b"data: {\n\n" + chat("a"), 1, None),
+    "data that is no UTF-8": (b'data: {"choices":[{"text":"\xff"}]}\n\n' + chat("a"), 1, None),
+    "data without a space": (b'data:{"choices":[{"text":"a"}]}\n\n', 1, None),
+    "data over two lines": (b'data: {"choices":\ndata: [{"text":"a"}]}\n\n', 1, None),
+    "lines that end in CR LF": (
+        b'data: {"choices":[{"text":"a"}]}\r\n\r\ndata: {"choices":[{"text":"b"}]}\r\n\r\n',
+        2,
+        None,
+    ),
+    "Anthropic's events": (
+        named("message_start", message={"usage": {"input_tokens": 9, "output_tokens": 1}})
+        + named("content_block_delta", index=0, delta={"type": "text_delta", "text": "a"})
+        + named("content_block_delta", index=0, delta={"type": "text_delta", "text": "b"})
+        + named("message_delta", delta={}, usage={"output_tokens": 4})
+        + named("message_stop"),
+        4,
+        Usage(9, 4),
+    ),
+    "the events of responses": (
+        named("response.created", response={"usage": None})
+        + named("response.output_text.delta", delta="a")
+        + named("response.output_text.delta", delta="b")
+        + named("response.completed", response={"usage": {"input_tokens": 3, "output_tokens": 2}}),
+        2,
+        Usage(3, 2),
+    ),
+    "a type that is no text": (event(type=3), 0, None),
+}
+
+
+def metered(parts: list[bytes], *, withholds_usage: bool = False) -> tuple[int, Usage | None, bytes]:
+    meter = StreamMeter(withholds_usage=withholds_usage)
+    passed = b"".join([meter.feed(part) for part in parts])
+    return meter.produced, meter.usage, passed + meter.rest()
+
+
+@pytest.mark.parametrize(("stream", "produced", "usage"), STREAMS.values(), ids=STREAMS)
+def test_a_stream_is_counted_and_passes_unchanged_however_it_is_cut(
+    stream: bytes, produced: int, usage: Usage | None
+) -> None:
+    expected = (produced, usage, stream)
+    assert metered([stream]) == expected
+    assert metered([stream[at : at + 1] for at in range(len(stream))]) == expected
+    assert all(metered([stream[:at], stream[at:]]) == expected for at in range(len(stream)))
+
+
+def test_bytes_pass_in_whole_frames_only() -> None:
+    meter = StreamMeter(withholds_usage=False)
+    first, second = chat("a"), chat("b")
+    assert meter.feed(first + second[:5]) == first
+    assert meter.feed(second[5:-1]) == b""
+    assert meter.feed(second[-1:]) == second
+    assert meter.rest() == b""
+
+
+WITHHELD = {
+    "the last frame": ([chat("a"), event(choices=[], usage=USAGE), DONE], [0, 2]),
+    "a frame between others": ([chat("a"), event(choices=[], usage=USAGE), chat("b")], [0, 2]),
+    "the only frame": ([event(choices=[], usage=USAGE)], []),
+    "not a frame that has text too": ([chat("a", usage=USAGE), DONE], [0, 1]),
+    "not a frame without usage": ([event(choices=[]), event(choices=[], usage=None), DONE], [0, 1, 2]),
+}
+
+
+@pytest.mark.parametrize(("frames", "kept"), WITHHELD.values(), ids=WITHHELD)
+def test_only_a_frame_of_usage_alone_is_withheld(frames: list[bytes], kept: list[int]) -> None:
+    stream, expected = b"".join(frames), b"".join(frames[at] for at in kept)
+    ways = [[stream], frames, [stream[at : at + 1] for at in range(len(stream))]]
+    assert [metered(way, withholds_usage=True)[2] for way in ways] == [expected] * 3
+
+
+def test_a_frame_beyond_the_limit_passes_in_pieces_uncounted_and_the_next_is_counted_again() -> None:
+    huge = b'data: {"choices":[{"text":"' + b"x" * MAX_FRAME_BYTES + b'"}]}\n\n'
+    meter = StreamMeter(withholds_usage=True)
+    pieces = [meter.feed(huge[: MAX_FRAME_BYTES + 5]), meter.feed(huge[MAX_FRAME_BYTES + 5 :]), meter.feed(chat("a"))]
+    assert b"".join(pieces) == huge + chat("a")
+    assert len(pieces[0]) == MAX_FRAME_BYTES + 5
+    assert meter.produced == 1
+
+
+PLAIN: dict[str, tuple[bytes, Usage | None]] = {
+    "OpenAI's": (json.dumps({"choices": [], "usage": USAGE}).encode(), Usage(7, 5)),
+    "Anthropic's and of responses": (b'{"usage":{"input_tokens":3,"output_tokens":2}}', Usage(3, 2)),
+    "half of it": (b'{"usage":{"prompt_tokens":3}}', Usage(3, None)),
+    "none": (b'{"choices":[]}', None),
+    "no JSON": (b"<html>", None),
+    "no object": (b"[1]", None),
+    "nothing": (b"", None),
+}
+
+
+@pytest.mark.parametrize(("body", "usage"), PLAIN.values(), ids=PLAIN)
+def test_usage_of_a_plain_answer(body: bytes, usage: Usage | None) -> None:
+    assert usage_of_json(body) == usage
