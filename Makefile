@@ -70,6 +70,7 @@ lock: ## write the lock files again (needs uv on PATH)
 	@$(LOCK) pyproject.toml --extra operator -c requirements/demo.lock -o requirements/operator.lock
 	@$(LOCK) pyproject.toml --extra sidecar -c requirements/demo.lock -o requirements/sidecar.lock
 	@$(LOCK) requirements/build.in -o requirements/build.lock
+	@$(LOCK) requirements/engine.in --override requirements/engine.override --python-platform x86_64-manylinux_2_36 --only-binary :all: -o requirements/engine.lock
 
 apiserver: setup ## a real kube-apiserver and etcd on this machine, until Ctrl-C
 	@$(BIN)/python -m testcluster.apiserver

@@ -17,7 +17,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, StrictInt
 
-from kvquota_api.meta import StatusModel
+from kvquota_api.resource import StatusModel
 from kvquota_api.words import ReasonWord
 
 ConditionStatus = Literal["True", "False", "Unknown"]

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from kvquota_api.meta import CATEGORY, GROUP, VERSION, Model
+from kvquota_api.meta import CATEGORY, GROUP, VERSION
 from kvquota_api.model_pool import ModelPool
+from kvquota_api.resource import Model
 from kvquota_api.schema import structural_schema
 from kvquota_api.tenant_quota import TenantQuota
 

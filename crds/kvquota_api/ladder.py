@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StrictInt
 
-from kvquota_api.meta import LocalRef, Model, TokenCount, WholePercent
+from kvquota_api.resource import LocalRef, Model, TokenCount, WholePercent
 from kvquota_api.rules import Rule
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field, StrictInt
 
 from kvquota_api.amounts import Bytes, Hundredths, Tokens, parse_percent, parse_quantity
-from kvquota_api.meta import Count, Model, Percent, Quantity
+from kvquota_api.resource import Count, Model, Percent, Quantity
 from kvquota_api.rules import exactly_one_of
 
 

@@ -13,9 +13,9 @@ from pydantic import AfterValidator, Field, StrictBool, StrictInt
 from kvquota_api.ladder import PoolDegradation
 from kvquota_api.list_map import ListMap
 from kvquota_api.memory_spec import Gpu, Memory
-from kvquota_api.meta import KeyRef, Metadata, Model, Port, TokenCount, json_only, readable_or_none
 from kvquota_api.pool_status import ModelPoolStatus
 from kvquota_api.quota import Enforcement, KvQuota, MaxConcurrentRequests, MaxContextTokens, Priority
+from kvquota_api.resource import KeyRef, Metadata, Model, Port, TokenCount, json_only, readable_or_none
 from kvquota_api.rules import Rule, exactly_one_of
 from kvquota_api.sidecar_spec import Sidecar
 from kvquota_api.words import ContainerName, LabelKey, LabelValue, PresetName, Printable, TierName

@@ -11,8 +11,8 @@ from pydantic import Field
 
 from kvquota_api.conditions import Condition
 from kvquota_api.list_map import ListMap
-from kvquota_api.meta import Count, Quantity, StatusModel, TokenCount
 from kvquota_api.quota import KvAmount, RecentCounts
+from kvquota_api.resource import Count, Quantity, StatusModel, TokenCount
 from kvquota_api.words import ReasonWord
 
 PercentCount = Annotated[int, Field(ge=0, le=100)]

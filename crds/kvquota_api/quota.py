@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StrictInt
 
 from kvquota_api.amounts import Bytes, Hundredths, Tokens, parse_percent, parse_quantity
-from kvquota_api.meta import Count, Model, Percent, Quantity, StatusModel
+from kvquota_api.resource import Count, Model, Percent, Quantity, StatusModel
 from kvquota_api.rules import Rule, exactly_one_of
 
 Enforcement = Literal["Enforce", "Shadow"]

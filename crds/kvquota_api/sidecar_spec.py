@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictInt
 
-from kvquota_api.meta import ADMIN_PORT, KeyRef, Model
+from kvquota_api.meta import ADMIN_PORT
+from kvquota_api.resource import KeyRef, Model
 from kvquota_api.rules import Rule, exactly_one_of
 from kvquota_api.words import AnonymousTenant, HeaderName, Printable
 

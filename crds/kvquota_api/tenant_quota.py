@@ -13,7 +13,6 @@ from pydantic import Field, StrictBool
 
 from kvquota_api.conditions import Condition
 from kvquota_api.list_map import ListMap
-from kvquota_api.meta import Count, KeyRef, LocalRef, Metadata, Model, StatusModel, readable_or_none
 from kvquota_api.quota import (
     Enforcement,
     KvAmount,
@@ -23,6 +22,7 @@ from kvquota_api.quota import (
     Priority,
     RecentCounts,
 )
+from kvquota_api.resource import Count, KeyRef, LocalRef, Metadata, Model, StatusModel, readable_or_none
 from kvquota_api.rules import Rule, immutable
 from kvquota_api.words import HeaderValue, ReasonWord, TenantName, TierName
 

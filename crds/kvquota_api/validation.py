@@ -23,9 +23,10 @@ from typing import Any, Final, TypeVar
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from kvquota_api.meta import API_VERSION, Model
+from kvquota_api.meta import API_VERSION
 from kvquota_api.model_pool import ModelPool
 from kvquota_api.quoting import quoted
+from kvquota_api.resource import Model
 from kvquota_api.schema import structural_schema
 from kvquota_api.tenant_quota import TenantQuota
 from kvquota_api.words import PATTERN_WORDS

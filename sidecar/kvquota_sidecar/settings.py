@@ -13,8 +13,8 @@ from typing import Final, get_args
 
 from kvquota_api.meta import ADMIN_PORT
 from kvquota_api.pod_config import FailurePolicy
-from kvquota_sidecar.proxy.client_side import Patience
 from kvquota_sidecar.proxy.engine_side import EngineAddress
+from kvquota_sidecar.proxy.hub import Patience
 
 ENV_PREFIX: Final = "KVQUOTA_"
 MIB: Final = 1024 * 1024

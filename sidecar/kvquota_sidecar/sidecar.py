@@ -15,7 +15,7 @@ import random
 import secrets
 import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self, TextIO
@@ -27,16 +27,17 @@ from kvquota_sidecar.channel.admin import Admin, AdminContext
 from kvquota_sidecar.channel.files import FileWatch, WatchedFile
 from kvquota_sidecar.channel.reporting import Reporter
 from kvquota_sidecar.channel.standing import Standing
+from kvquota_sidecar.clock import Clock
 from kvquota_sidecar.engines.sampling import MetricsSampler
 from kvquota_sidecar.engines.watching import EngineWatch
 from kvquota_sidecar.estimate.ratio import Ratios
 from kvquota_sidecar.ledger.asking import EngineSample
 from kvquota_sidecar.ledger.books import Books
-from kvquota_sidecar.proxy.client_side import Hub, Patience
+from kvquota_sidecar.proxy.client_side import ClientConnection
 from kvquota_sidecar.proxy.draining import Drain
 from kvquota_sidecar.proxy.engine_side import EnginePool
+from kvquota_sidecar.proxy.hub import Hub, Patience
 from kvquota_sidecar.proxy.relay import Desk
-from kvquota_sidecar.proxy.service import Clock
 from kvquota_sidecar.proxy.traffic import Admittance, Traffic
 from kvquota_sidecar.refusals import Code, refuse
 from kvquota_sidecar.settings import Bind, Settings
@@ -150,13 +151,13 @@ class Sidecar:
             await self._close()
 
     async def _bind(self) -> None:
-        loop, settings = asyncio.get_running_loop(), self.settings
+        ports: tuple[tuple[Callable[[], asyncio.Protocol], Bind], ...] = (
+            (lambda: ClientConnection(self._traffic_hub), self.settings.listen),
+            (lambda: ClientConnection(self._admin_hub), self.settings.admin),
+        )
         try:
-            for hub, bind in ((self._traffic_hub, settings.listen), (self._admin_hub, settings.admin)):
-                server = await loop.create_server(
-                    hub.protocol, bind.host, bind.port, backlog=_BACKLOG, start_serving=False
-                )
-                self._servers.append(server)
+            for connection, bind in ports:
+                self._servers.append(await _listening(connection, bind))
         except OSError:
             for server in self._servers:
                 server.close()
@@ -299,6 +300,11 @@ class Sidecar:
             running=len(self._desk.running),
             draining=self._standing.is_leaving,
         )
+
+
+async def _listening(connection: Callable[[], asyncio.Protocol], bind: Bind) -> asyncio.Server:
+    loop = asyncio.get_running_loop()
+    return await loop.create_server(connection, bind.host, bind.port, backlog=_BACKLOG, start_serving=False)
 
 
 def _bound(server: asyncio.Server) -> Bind:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from testcluster import apiserver as apiserver_module
-from testcluster import assets, cache
+from testcluster import assets, cache, cluster
 from testcluster.apiserver import ApiServer
 from testcluster.cluster import Cluster, ClusterStartError
 from testcluster.helm import Helm
@@ -125,6 +125,22 @@ def test_a_server_that_refuses_to_start_leaves_its_logs_and_shows_them(tmp_path:
     assert (logs, list(directory.glob("etcd-data*"))) == ({"etcd", "kube"}, [])
     assert all(str(path) in str(refused.value) for path in directory.glob("*.log"))
     assert command_lines_with(str(directory)) == []
+
+
+@pytest.mark.parametrize(
+    ("owner", "abandoned"),
+    [
+        pytest.param("{pid} {start}", False, id="its process still runs"),
+        pytest.param("{pid} 1", True, id="its process id belongs to another process by now"),
+        pytest.param("4194305 1", True, id="its process is gone"),
+        pytest.param(None, False, id="nobody runs a cluster there"),
+    ],
+)
+def test_a_directory_is_abandoned_when_its_owner_is_gone(tmp_path: Path, owner: str | None, *, abandoned: bool) -> None:
+    start = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    if owner is not None:
+        (tmp_path / "owner.pid").write_text(owner.format(pid=os.getpid(), start=start))
+    assert cluster.abandoned(tmp_path) is abandoned
 
 
 def test_a_directory_that_holds_anything_is_refused_and_kept(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ async def test_it_holds_through_an_api_server_and_cleans_up(apiserver: ApiServer
     assert (code, held(lines), said) == (0, HELD, "")
     assert re.search(r"through the API server of .* in the new namespace kvquota-demo-[0-9a-f]{6}", lines[1])
     rows = [line.split() for line in lines if line.startswith("flood ")]
-    assert ["flood", "flood", "demo", "816", "8192"] in [row[:5] for row in rows]
+    assert ["flood", "flood", "demo", "832", "8192"] in [row[:5] for row in rows]
     assert (left_by_demo(apiserver), definitions(apiserver)) == ([], before)
 
 

@@ -12,18 +12,8 @@ import pytest
 from kvquota_fakeengine.misbehaviour import Misbehaviour
 from kvquota_fakeengine.server import FakeEngineServer
 from kvquota_fakeengine.settings import EngineSettings
-from sidecar_rig import (
-    BATCH,
-    DEADLINE_SECONDS,
-    KEYS,
-    SEARCH,
-    Running,
-    config,
-    eventually,
-    on_both_loops,
-    running_sidecar,
-    share,
-)
+from raw_client import DEADLINE_SECONDS
+from sidecar_rig import BATCH, KEYS, SEARCH, Running, config, eventually, on_both_loops, running_sidecar, share
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
 

@@ -9,17 +9,8 @@ from typing import Any
 import pytest
 
 from kvquota_sidecar.engines.vllm import read_sample
-from sidecar_rig import (
-    SEARCH,
-    Got,
-    RawClient,
-    Running,
-    config,
-    eventually,
-    post,
-    running_sidecar,
-    share,
-)
+from raw_client import Got, RawClient
+from sidecar_rig import SEARCH, Running, config, eventually, post, running_sidecar, share
 from testengine.port import EngineUnderTest
 
 pytestmark = pytest.mark.engine

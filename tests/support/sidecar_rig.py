@@ -5,9 +5,9 @@ import inspect
 import io
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,14 +15,25 @@ import uvloop
 
 from kvquota_api import pod_config
 from kvquota_api.memory.blocks import LayerGroup
-from kvquota_api.pod_config import KvPlan, Ladder, PodConfig, PodRef, PoolIdentity, PoolRef, TenantShare, key_digest, sealed
+from kvquota_api.pod_config import (
+    KvPlan,
+    Ladder,
+    PodConfig,
+    PodRef,
+    PoolIdentity,
+    PoolRef,
+    TenantShare,
+    key_digest,
+    sealed,
+)
 from kvquota_api.usage import SyncRequest, UsageReport
-from kvquota_sidecar.proxy.client_side import Patience
 from kvquota_sidecar.proxy.engine_side import EngineAddress
+from kvquota_sidecar.proxy.hub import Patience
 from kvquota_sidecar.settings import Bind, Settings
 from kvquota_sidecar.sidecar import Sidecar
+from raw_client import DEADLINE_SECONDS, RawClient
+from raw_engine import EngineConnection, RawEngine
 
-DEADLINE_SECONDS = 20.0  # for what takes milliseconds; other work on the machine may take the rest
 PEPPER = "ab" * 32
 TOKEN = "the-token-of-the-pool"
 SEARCH, BATCH = "shop/search", "shop/batch"
@@ -65,7 +76,9 @@ def config(*shares: TenantShare, generation: int = 1, **changes: Any) -> PodConf
 def identity(**keys: str) -> PoolIdentity:
     """The identity of the two tenants' keys and of `keys` (key=tenant)."""
     owners = {key: tenant for tenant, key in KEYS.items()} | keys
-    return sealed(PoolIdentity(digest="", pepper=PEPPER, api_keys={key_digest(PEPPER, k): t for k, t in owners.items()}))
+    return sealed(
+        PoolIdentity(digest="", pepper=PEPPER, api_keys={key_digest(PEPPER, k): t for k, t in owners.items()})
+    )
 
 
 def sync_request(wanted: PodConfig | None = None, known: PoolIdentity | None = None) -> SyncRequest:
@@ -78,7 +91,13 @@ def sync_request(wanted: PodConfig | None = None, known: PoolIdentity | None = N
 
 def chat(*, stream: bool = False, text: str = "hello", **more: Any) -> bytes:
     """The body of a chat request."""
-    body = {"model": "tiny", "messages": [{"role": "user", "content": text}], "max_tokens": 32, "stream": stream, **more}
+    body = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": 32,
+        "stream": stream,
+        **more,
+    }
     return json.dumps(body).encode()
 
 
@@ -87,6 +106,7 @@ def post(
 ) -> bytes:
     """A whole POST of a tenant."""
     lines = [f"POST {path} HTTP/1.{minor}", "Host: sidecar", f"Authorization: Bearer {KEYS[tenant]}", *headers]
+    lines.append("Content-Type: application/json")
     return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
 
 
@@ -102,7 +122,10 @@ def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..
         with asyncio.Runner(loop_factory=loop) as runner:
             runner.run(test(**given))
 
-    own = [inspect.Parameter("loop", inspect.Parameter.POSITIONAL_OR_KEYWORD), *inspect.signature(test).parameters.values()]
+    own = [
+        inspect.Parameter("loop", inspect.Parameter.POSITIONAL_OR_KEYWORD),
+        *inspect.signature(test).parameters.values(),
+    ]
     vars(run).update(__signature__=inspect.Signature(own), pytestmark=getattr(test, "pytestmark", []))
     run.__name__, run.__doc__, run.__module__ = test.__name__, test.__doc__, test.__module__
     loops = [pytest.param(asyncio.new_event_loop, id="asyncio"), pytest.param(uvloop.new_event_loop, id="uvloop")]
@@ -114,7 +137,7 @@ async def eventually(what: str, happened: Callable[[], bool]) -> None:
     """Wait until it happened; fail with `what`."""
     try:
         async with asyncio.timeout(DEADLINE_SECONDS):
-            while not happened():
+            while not happened():  # noqa: ASYNC110 - what is waited for does not know that it is
                 await asyncio.sleep(0.002)
     except TimeoutError:
         raise AssertionError(f"not within {DEADLINE_SECONDS:g} s: {what}") from None
@@ -138,11 +161,11 @@ class Running:
     def admin_url(self) -> str:
         return f"http://127.0.0.1:{self.sidecar.admin_address.port}"
 
-    async def connect(self) -> "RawClient":
-        return await RawClient.open(self.sidecar.traffic_address)
+    async def connect(self) -> RawClient:
+        return await _opened(self.sidecar.traffic_address)
 
-    async def connect_admin(self) -> "RawClient":
-        return await RawClient.open(self.sidecar.admin_address)
+    async def connect_admin(self) -> RawClient:
+        return await _opened(self.sidecar.admin_address)
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """The log lines of one kind."""
@@ -190,7 +213,7 @@ async def running_sidecar(
 
 
 @asynccontextmanager
-async def both_ends(**changes: Any) -> AsyncIterator[tuple[Running, "RawEngine"]]:
+async def both_ends(**changes: Any) -> AsyncIterator[tuple[Running, RawEngine]]:
     """A sidecar before a raw engine; `changes` are those of `running_sidecar`."""
     async with RawEngine() as engine, running_sidecar(engine.address, **changes) as running:
         yield running, engine
@@ -206,222 +229,37 @@ class ManualClock:
         return self.now
 
 
-# The client's side.
+async def _opened(bind: Bind) -> RawClient:
+    return await RawClient.open(bind.host, bind.port)
 
 
 @dataclass(frozen=True, slots=True)
-class Got:
-    """An answer as it came over the wire. `body` without its framing; `complete`: whether its end came."""
+class Stream:
+    """A stream that has sent one token to its client."""
 
-    status: int
-    headers: dict[str, str]
-    body: bytes
-    complete: bool = True
-
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-    @property
-    def code(self) -> str:
-        return str(self.json()["error"]["code"])
+    client: RawClient
+    upstream: EngineConnection
 
 
-class RawClient:
-    """A client that sees every byte."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    @classmethod
-    async def open(cls, address: Bind) -> "RawClient":
-        reader, writer = await asyncio.open_connection(address.host, address.port, limit=1 << 22)
-        return cls(reader, writer)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    def send(self, data: bytes) -> None:
-        self.writer.write(data)
-
-    async def ask(self, data: bytes) -> Got:
-        self.send(data)
-        return await self.answer()
-
-    async def answer(self) -> Got:
-        """The next answer, as far as it comes."""
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            head = await self.reader.readuntil(b"\r\n\r\n")
-            if head.startswith(b"HTTP/1.1 100"):
-                head = await self.reader.readuntil(b"\r\n\r\n")
-            return await self._body(*_parsed_head(head))
-
-    async def line(self, text: bytes) -> bytes:
-        """Everything up to and including `text`."""
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            return await self.reader.readuntil(text)
-
-    async def eof(self) -> bytes:
-        """Everything up to the end of the connection; a reset is an end too."""
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            rest = b""
-            with suppress(ConnectionError):
-                while data := await self.reader.read(1 << 16):
-                    rest += data
-            return rest
-
-    async def close(self) -> None:
-        self.writer.close()
-        with suppress(ConnectionError):
-            await self.writer.wait_closed()
-
-    def reset(self) -> None:
-        self.writer.transport.abort()
-
-    async def _body(self, status: int, headers: dict[str, str]) -> Got:
-        if "content-length" in headers:
-            try:
-                return Got(status, headers, await self.reader.readexactly(int(headers["content-length"])))
-            except asyncio.IncompleteReadError as error:
-                return Got(status, headers, error.partial, complete=False)
-        if headers.get("transfer-encoding") == "chunked":
-            return await self._chunks(Got(status, headers, b""))
-        return Got(status, headers, await self.eof())
-
-    async def _chunks(self, got: Got) -> Got:
-        try:
-            while size := int(await self.reader.readuntil(b"\r\n"), 16):
-                got = replace(got, body=got.body + (await self.reader.readexactly(size + 2))[:-2])
-            assert await self.reader.readexactly(2) == b"\r\n"
-        except (asyncio.IncompleteReadError, ConnectionError):
-            return replace(got, complete=False)
-        return got
+@asynccontextmanager
+async def begun_stream(running: Running, engine: RawEngine, minor: int = 1) -> AsyncIterator[Stream]:
+    """A stream that a client of HTTP/1.`minor` has asked for."""
+    async with await running.connect() as client:
+        client.send(post(chat(stream=True), minor=minor))
+        upstream = await engine.next()
+        upstream.begin_stream()
+        upstream.frame()
+        await client.line(b"\n\n" if minor == 0 else b"\n\n\r\n")
+        yield Stream(client, upstream)
 
 
-def _parsed_head(head: bytes) -> tuple[int, dict[str, str]]:
-    first, *lines = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
-    return int(first.split(" ")[1]), {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
-
-
-# The engine's side.
-
-
-@dataclass(slots=True)
-class EngineConnection:
-    """One request that the engine got, and its connection: the test answers it."""
-
-    head: bytes
-    body: bytes
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    answered: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def headers(self) -> dict[str, str]:
-        lines = self.head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")[1:]
-        return {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
-
-    def send(self, data: bytes) -> None:
-        self.writer.write(data)
-
-    def answer(self, body: bytes, *headers: str, status: str = "200 OK", kind: str = "application/json") -> None:
-        """A whole answer by its length; the connection may be used again."""
-        lines = [f"HTTP/1.1 {status}", f"Content-Type: {kind}", f"Content-Length: {len(body)}", *headers, "", ""]
-        self.send("\r\n".join(lines).encode() + body)
-        self.done()
-
-    def begin_stream(self) -> None:
-        self.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
-
-    def frame(self, text: str = "x", **more: Any) -> None:
-        """One frame of a chat with one token in it."""
-        self.chunk(frame(text, **more))
-
-    def chunk(self, data: bytes) -> None:
-        self.send(b"%x\r\n%b\r\n" % (len(data), data))
-
-    def end_stream(self) -> None:
-        self.chunk(b"data: [DONE]\n\n")
-        self.send(b"0\r\n\r\n")
-        self.done()
-
-    def done(self) -> None:
-        """This request is answered: the connection waits for the next."""
-        self.answered.set()
-
-    def cut(self) -> None:
-        """Die: reset the connection."""
-        self.writer.transport.abort()
-        self.done()
-
-    def finish(self) -> None:
-        """Close the connection after what was sent."""
-        self.writer.close()
-        self.done()
-
-    async def gone(self) -> None:
-        """Wait until the sidecar has closed it."""
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            with suppress(ConnectionError):
-                assert await self.reader.read(1) == b""
-        self.done()
-
-
-def frame(text: str = "x", **more: Any) -> bytes:
-    """One event of a chat stream."""
-    event = {"choices": [{"index": 0, "delta": {"content": text}}], **more}
-    return b"data: " + json.dumps(event).encode() + b"\n\n"
-
-
-class RawEngine:
-    """An engine without metrics that answers what the test tells it to, byte by byte."""
-
-    def __init__(self) -> None:
-        self.requests: asyncio.Queue[EngineConnection] = asyncio.Queue()
-        self.accepted = 0  # connections that carried a request
-        self.address: tuple[str, int]
-        self._server: asyncio.Server
-        self._writers: list[asyncio.StreamWriter] = []
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 24)
-        self.address = ("127.0.0.1", self._server.sockets[0].getsockname()[1])
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
-        for writer in self._writers:
-            writer.transport.abort()
-
-    @property
-    def authority(self) -> str:
-        return ":".join(map(str, self.address))
-
-    async def stop(self) -> None:
-        """Listen no more."""
-        self._server.close()
-
-    async def next(self) -> EngineConnection:
-        """The next request that comes."""
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            return await self.requests.get()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.append(writer)
-        counted = False
-        with suppress(ConnectionError, asyncio.IncompleteReadError):
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                if head.startswith(b"GET /metrics "):
-                    writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-                    writer.close()
-                    return
-                self.accepted += not counted
-                counted = True
-                request = EngineConnection(head, b"", reader, writer)
-                request.body = await reader.readexactly(int(request.headers.get("content-length", "0")))
-                self.requests.put_nowait(request)
-                await request.answered.wait()
+@asynccontextmanager
+async def sent(
+    running: Running, engine: RawEngine, *, stream: bool
+) -> AsyncIterator[tuple[RawClient, EngineConnection]]:
+    """A request that the engine has, and has not answered."""
+    async with await running.connect() as client:
+        client.send(post(chat(stream=stream)))
+        upstream = await engine.next()
+        assert running.in_flight() == 1
+        yield client, upstream

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from kvquota_api.meta import Model, Percent, Quantity
+from kvquota_api.resource import Model, Percent, Quantity
 from kvquota_api.rules import Rule
 from kvquota_api.schema import SchemaError, structural_schema
 

@@ -1,6 +1,8 @@
 """The sync request and the usage report."""
 
 import json
+import subprocess
+import sys
 
 import msgspec
 import pytest
@@ -98,3 +100,11 @@ def test_refuses_a_report_and_names_the_field() -> None:
 
     with pytest.raises(DocumentError, match=r"not a valid UsageReport: Expected `int` >= 0 - at `\$.sequence`"):
         decode_report(negative)
+
+
+@pytest.mark.parametrize("module", ["kvquota_api.usage", "kvquota_api.pod_config", "kvquota_api.amounts", "kvquota_api.meta"])
+def test_a_sidecar_reads_its_documents_without_pydantic(module: str) -> None:
+    """It is started in every pod, and its start is waited for."""
+    program = f"import sys, {module}; sys.exit('pydantic' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0

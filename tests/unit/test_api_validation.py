@@ -18,8 +18,8 @@ from contract_objects import (
     pool,
     quota,
 )
-from kvquota_api.meta import Model
 from kvquota_api.model_pool import ModelPool
+from kvquota_api.resource import Model
 from kvquota_api.tenant_quota import TenantQuota
 from kvquota_api.validation import (
     InvalidObjectError,

@@ -47,6 +47,14 @@ BY_QUOTAS = "it is the only pool that TenantQuotas refer to"
             BY_QUOTAS,
             id="two serve it, one has quotas",
         ),
+        pytest.param(
+            [LARGE, Candidate("inference", "twin", LARGE.model, 0), ELSEWHERE],
+            Wish(),
+            [LARGE.model],
+            LARGE,
+            BY_QUOTAS,
+            id="two serve it, one has quotas, and so has one that it does not serve",
+        ),
     ],
 )
 def test_the_pool_and_why(

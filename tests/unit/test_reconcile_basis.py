@@ -7,7 +7,7 @@ import pytest
 
 import reconcile_builders as make
 from kvquota_api.memory.blocks import LayerGroup
-from kvquota_api.pod_config import KvPlan
+from kvquota_api.pod_config import KvPlan, PoolRef
 from kvquota_operator.reconcile.measured import measured_plan
 
 TOO_LARGE = {"memory__kvPool": {"percent": 95}}
@@ -52,6 +52,20 @@ def test_the_last_valid_plan_is_that_of_the_newest_copy():
     mixed = replace(before, configs=before.configs | {"uid-b": newest}, pool=make.pool(**TOO_LARGE))
     plan = make.reconcile(mixed, make.NOW, make.LATER)
     assert [config.kv.cap_blocks for config in plan.configs] == [12_000, 12_000]
+
+
+def test_the_last_valid_plan_is_never_that_of_another_pool():
+    before = stored()
+    ours = before.configs["uid-llama-8b-0"]
+    foreign = msgspec.structs.replace(
+        ours,
+        generation=99,
+        pool=PoolRef(namespace="inference", name="other"),
+        kv=msgspec.structs.replace(ours.kv, cap_blocks=12_000),
+    )
+    mixed = replace(before, configs=before.configs | {"uid-other": foreign}, pool=make.pool(**TOO_LARGE))
+    plan = make.reconcile(mixed, make.NOW, make.LATER)
+    assert [config.kv.cap_blocks for config in plan.configs] == [18_432]
 
 
 def test_quotas_go_on_to_be_edited_while_the_plan_is_invalid():

@@ -13,6 +13,7 @@ from kvquota_operator.reconcile.manifests import (
     config_from_configmap,
     config_map,
     config_map_name,
+    is_config_map_name,
     is_ours,
     pool_label,
     pool_secret,
@@ -50,6 +51,24 @@ def test_a_config_map():
         },
         "data": {"config.json": encode(CONFIG).decode()},
     }
+
+
+def test_a_config_map_has_the_name_that_the_pod_mounts():
+    mounted = config_map(CONFIG, f"kvq-{'a' * 32}")
+    assert (mounted["metadata"]["name"], config_from_configmap(mounted)) == (f"kvq-{'a' * 32}", CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        pytest.param(f"kvq-{'0f' * 16}", True, id="32 hexadecimal digits"),
+        pytest.param(f"kvq-{'0f' * 15}", False, id="fewer"),
+        pytest.param(f"kvq-{'0f' * 17}", False, id="more"),
+        pytest.param("kube-root-ca.crt", False, id="somebody else's"),
+    ],
+)
+def test_which_names_may_be_ours(name, expected):
+    assert is_config_map_name(name) is expected
 
 
 def test_a_config_map_is_read_back():

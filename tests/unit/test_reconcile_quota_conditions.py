@@ -246,6 +246,13 @@ def test_numbers_are_those_of_the_pods_that_report():
             1_000,
             id="pool: a pod without a part of hard does not lower the soft of the others",
         ),
+        pytest.param(
+            (18_432, 18_432),
+            {"scope": "Pool", "kv": {"hard": {"tokens": 80_000}}},
+            2_500,
+            5_000,
+            id="pool: also where the parts are alike",
+        ),
         pytest.param((18_432,), {"kv": {"hard": {"percent": 0}}}, 0, 0, id="a tenant that may hold nothing"),
     ],
 )

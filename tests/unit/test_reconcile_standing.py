@@ -133,6 +133,30 @@ def test_a_new_pod_gets_the_kept_share_that_the_others_have():
     assert [make.softs(config) for config in plan.configs] == [{"search": 7_372}] * 2
 
 
+def broken_on_two_pods(**other_share):
+    """Plans of two pods whose quota does not parse any more; the second one's copy has `other_share` changed."""
+    pods = (make.pod("a"), make.pod("b"))
+    reports = make.reported(make.report(), name="a") | make.reported(make.report(), name="b")
+    quota = make.quota("search", scope="Pool", kv={"hard": {"tokens": 80_016}})
+    before = make.observed(quotas=make.seen(quota), pods=pods, reports=reports)
+    stored = make.carried_out(before, make.reconcile(before, make.NOW, make.WALL))
+    other = stored.configs["uid-b"]
+    share = msgspec.structs.replace(other.tenants[0], **other_share)
+    configs = stored.configs | {"uid-b": msgspec.structs.replace(other, tenants=(share,))}
+    broken = replace(stored, configs=configs, quotas=(), invalid=(make.unread("search"),))
+    return make.reconcile(broken, make.NOW, make.LATER)
+
+
+def test_every_pod_keeps_its_own_share():
+    plan = broken_on_two_pods(hard_blocks=77)
+    assert [make.hards(config) for config in plan.configs] == [{"search": 2_501}, {"search": 77}]
+
+
+def test_a_share_of_another_tenant_in_a_copy_is_not_kept():
+    plan = broken_on_two_pods(id="inference/somebody", hard_blocks=77)
+    assert [config.tenants[0].id for config in plan.configs] == ["inference/search"] * 2
+
+
 def test_other_quotas_go_on_beside_one_that_is_broken():
     search = make.quota("search", kv={"soft": {"percent": 40}})
     batch = make.quota("batch", kv={"soft": {"tokens": 20_000}})

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from kvquota_sidecar.proxy.client_side import Patience
 from kvquota_sidecar.proxy.engine_side import EngineAddress
+from kvquota_sidecar.proxy.hub import Patience
 from kvquota_sidecar.settings import Bind, Settings, SettingsError, read_settings
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from kvquota_api.meta import KeyRef
+from kvquota_api.resource import KeyRef
 from kvquota_api.tenant_quota import TenantQuota
 from kvquota_operator.adapters.api import CORE, Api, object_path
 from kvquota_operator.adapters.reads import Reads

@@ -20,8 +20,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kvquota_api.meta import API_KEY_SECRET_TYPE, KeyRef
+from kvquota_api.meta import API_KEY_SECRET_TYPE
 from kvquota_api.pod_config import PoolIdentity, key_digest, sealed
+from kvquota_api.resource import KeyRef
 from kvquota_operator.reconcile.observed import KeyProblem, Observed
 from kvquota_operator.reconcile.plan import SecretWanted
 from kvquota_operator.reconcile.standing import Standing

@@ -4,7 +4,8 @@ Decides their names, labels and owners, and what is believed of a stored one. Pu
 
 Invariants:
 
-1. A name depends only on what the object is for: applying it twice is applying it once, and no two clash.
+1. A name depends only on what the object is for, or is what the pod mounts: applying twice is applying once, and no
+   two clash.
 2. An object goes when its owner goes: the ConfigMap with its pod, the Secret with its pool.
 3. What was not written by an operator for that pod or pool is not read: Unreadable with the reason, never an error.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -41,6 +43,7 @@ from kvquota_operator.reconcile.plan import SecretWanted
 
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "kvquota-operator"
+CONFIG_MAP_NAME: Final = re.compile(r"kvq-[0-9a-f]{32}")  # 128 bits, made at random or of the pod's uid
 MAX_LABEL: Final = 63  # characters of a label's value, by Kubernetes
 MAX_NAME: Final = 253  # characters of a name, by Kubernetes
 MINIMUM_SECRET: Final = 32  # characters of token and pepper: 128 bits and more in hexadecimal
@@ -54,8 +57,13 @@ class Unreadable:
     reason: str
 
 
+def is_config_map_name(name: str) -> bool:
+    """Whether a ConfigMap that a pod mounts as its config may be the operator's by its name."""
+    return CONFIG_MAP_NAME.fullmatch(name) is not None
+
+
 def config_map_name(namespace: str, pod_uid: str) -> str:
-    """The name of the durable copy of one pod's config."""
+    """The name of the durable copy of the config of a pod that mounts none: a pod does not know its own uid."""
     return f"kvq-{hashlib.sha256(f'{namespace}/{pod_uid}'.encode()).hexdigest()[:_DIGEST]}"
 
 
@@ -70,14 +78,14 @@ def pool_label(pool: str) -> str:
     return pool if len(pool) <= MAX_LABEL else _digest(pool)
 
 
-def config_map(config: PodConfig) -> dict[str, Any]:
-    """The durable copy of one pod's config."""
+def config_map(config: PodConfig, name: str | None = None) -> dict[str, Any]:
+    """The durable copy of one pod's config. `name`: of the ConfigMap that the pod mounts, if it mounts one."""
     pod = config.pod
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
-            "name": config_map_name(pod.namespace, pod.uid),
+            "name": name or config_map_name(pod.namespace, pod.uid),
             "namespace": pod.namespace,
             "labels": _labels(config.pool.name),
             "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid}],
@@ -101,12 +109,12 @@ def config_from_configmap(stored: Mapping[str, Any]) -> PodConfig | Unreadable:
 
 
 def is_ours(stored: Mapping[str, Any], pod: PodRef) -> bool:
-    """Whether a stored ConfigMap is the one of this pod, by name, namespace and owner: only then it is written over."""
+    """Whether a stored ConfigMap is one of this pod, by name, namespace and owner: only then it is written over."""
     metadata = _mapping(stored.get("metadata"))
     owners = metadata.get("ownerReferences")
     uids = [_mapping(owner).get("uid") for owner in owners] if isinstance(owners, list) else []
-    place = (metadata.get("namespace"), metadata.get("name"))
-    return place == (pod.namespace, config_map_name(pod.namespace, pod.uid)) and uids == [pod.uid]
+    named = is_config_map_name(str(metadata.get("name")))
+    return named and metadata.get("namespace") == pod.namespace and uids == [pod.uid]
 
 
 def pool_secret(pool: PoolKey, pool_uid: str, wanted: SecretWanted) -> dict[str, Any]:

@@ -43,6 +43,7 @@ class PodSeen:
     """A pod that the pool's selector matches, whatever its phase; finished pods (Succeeded, Failed) are left out.
 
     `governed`: it has a container or an init container named "kvquota". `deleting`: it has a deletion timestamp.
+    `config_map`: the name of the ConfigMap that it mounts as its config, None where it mounts none that may be ours.
     """
 
     namespace: str
@@ -54,6 +55,7 @@ class PodSeen:
     governed: bool
     other_pools: tuple[PoolClaim, ...] = ()
     admin_port: int = ADMIN_PORT
+    config_map: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

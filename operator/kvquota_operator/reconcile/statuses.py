@@ -19,10 +19,10 @@ from kvquota_api.amounts import Tokens, format_quantity
 from kvquota_api.conditions import Condition
 from kvquota_api.memory.partition import Partition
 from kvquota_api.memory.plan import PoolPlan
-from kvquota_api.meta import StatusModel
 from kvquota_api.model_pool import ModelPool
 from kvquota_api.pod_config import KvPlan
 from kvquota_api.pool_status import CapacityLine, MemoryParts, ModelPoolStatus, PodCounts, PoolKv, PoolMemory
+from kvquota_api.resource import StatusModel
 from kvquota_api.tenant_quota import TenantQuota, TenantQuotaStatus
 from kvquota_operator.reconcile.amounts import amount, counted
 from kvquota_operator.reconcile.observed import InvalidSeen

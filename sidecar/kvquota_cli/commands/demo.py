@@ -42,6 +42,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     if not SHORTEST_SECONDS <= arguments.seconds <= LONGEST_SECONDS:
         raise CliError(f"--seconds is a number from {SHORTEST_SECONDS:g} to {LONGEST_SECONDS:g}")
     logging.getLogger().setLevel(logging.ERROR)  # what fails at first and is tried again is no news here
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # the fake engine's clients are cut on purpose
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             outcome = runner.run(_stoppable(arguments))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
 from kvquota_api.crd import MODEL_POOLS, RESOURCES, TENANT_QUOTAS, Resource, custom_resource_definition
@@ -27,12 +28,24 @@ async def definitions(api: ApiServer) -> AsyncIterator[None]:
     """Both CRDs, established; those that were not there before are removed at the end."""
     async with AsyncExitStack() as stack:
         for resource in RESOURCES:
+            await until_found(partial(_settled, api, resource), f"an earlier {resource.name} to be gone")
             if await api.find(f"{CRDS}/{resource.name}") is None:
                 await api.create(CRDS, custom_resource_definition(resource))
-                stack.push_async_callback(api.delete, f"{CRDS}/{resource.name}")
+                stack.push_async_callback(_remove, api, resource)
         for resource in RESOURCES:
             await _established(api, resource)
         yield
+
+
+async def _settled(api: ApiServer, resource: Resource) -> bool | None:
+    """True unless the definition is on its way out, as it is for a moment after an earlier demonstration."""
+    found = await api.find(f"{CRDS}/{resource.name}")
+    return True if found is None or "deletionTimestamp" not in found["metadata"] else None
+
+
+async def _remove(api: ApiServer, resource: Resource) -> None:
+    await api.delete(f"{CRDS}/{resource.name}")
+    await until_found(partial(_settled, api, resource), f"{resource.name} to be gone")
 
 
 async def _established(api: ApiServer, resource: Resource) -> None:

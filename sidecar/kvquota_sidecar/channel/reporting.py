@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from kvquota_api.usage import EngineUsage, UsageReport
 from kvquota_sidecar.channel.standing import Standing
+from kvquota_sidecar.clock import Clock
 from kvquota_sidecar.ledger.books import Books
-from kvquota_sidecar.proxy.service import Clock
 
 
 class Reporter:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from kvquota_api.pod_config import FailurePolicy, PodConfig
 from kvquota_api.usage import Source, SyncRequest
 from kvquota_sidecar.channel.adoption import Documents, offer_config, offer_identity
+from kvquota_sidecar.clock import Clock
 from kvquota_sidecar.proxy.draining import Drain
 from kvquota_sidecar.proxy.identity import Directory
-from kvquota_sidecar.proxy.service import Clock
 from kvquota_sidecar.refusals import Code, Refusal, refuse
 from kvquota_sidecar.telemetry.journal import Journal
 from kvquota_sidecar.telemetry.tally import Tally

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 
 from kvquota_api.usage import EngineState, EngineUsage
+from kvquota_sidecar.clock import Clock
 from kvquota_sidecar.engines.fetching import EngineUnavailableError
 from kvquota_sidecar.engines.port import EngineSampler
 from kvquota_sidecar.ledger.asking import EngineSample
-from kvquota_sidecar.proxy.service import Clock
 from kvquota_sidecar.telemetry.tally import Tally
 
 

@@ -28,7 +28,7 @@ from kvquota_sidecar.ledger.asking import EngineSample
 PERIODS: Final = 2  # sampling periods after which a gauge is stale: one reading may be lost
 FIRST_DELAY: Final = 1.0  # seconds from an abort to the freed blocks, until it was measured; a busy engine's step
 MAX_DELAY: Final = 5.0  # seconds: an abort frees in one step of the engine; what is held longer is somebody else's
-STEP: Final = 0.01  # seconds: endings nearer to each other are one
+STEP: Final = 0.01  # seconds: endings that follow within it are one, and take the time of the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,8 @@ class Gauge:
     def ended(self, blocks: int, now: float) -> None:
         """`blocks` that were in the engine belong to nobody any more, and are about to be freed."""
         if self._freeing and now - self._freeing[-1][0] < STEP:
-            blocks += self._freeing.pop()[1]
+            now, before = self._freeing.pop()
+            blocks += before
         self._freeing.append((now, blocks))
         self._drop_old(now)
 

@@ -16,8 +16,7 @@ import asyncio
 import contextlib
 import math
 import socket
-import time
-from dataclasses import dataclass
+import struct
 from typing import Any, Final, Generic, cast
 
 from kvquota_sidecar.proxy.answers import (
@@ -28,86 +27,16 @@ from kvquota_sidecar.proxy.answers import (
     chunk,
     encode_answer,
     encode_head,
-    http_date,
     with_date,
 )
 from kvquota_sidecar.proxy.head import Fault, Head, Headers
+from kvquota_sidecar.proxy.hub import Hub
 from kvquota_sidecar.proxy.reading import Event, Request, RequestReader, Stage
-from kvquota_sidecar.proxy.service import Clock, ContextT, Ends, Exchange, Service
+from kvquota_sidecar.proxy.service import ContextT, Ends, Exchange
 
 MAX_AHEAD_BYTES: Final = 64 * 1024  # of pipelined requests; more stay in the kernel's buffer
 # A peer whose cable is cut is found by these: 20 + 3 * 10 s with nothing to send, 60 s with something unacknowledged.
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 60_000))
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long a port waits for its clients, in seconds, and how much it takes from them.
-
-    head, body: for the rest of it after its first byte (408). idle: between requests. stall: for a client that does not
-    read. linger: for the rest of a request that was answered early. Defaults: what common proxies use.
-    """
-
-    head: float = 10.0
-    body: float = 60.0
-    idle: float = 75.0
-    stall: float = 60.0
-    linger: float = 2.0
-    max_body_bytes: int = 8 * 1024 * 1024
-    max_held_bytes: int = 256 * 1024 * 1024  # of all requests that are not complete yet, together
-    max_connections: int = 8192
-
-
-class Hub(Generic[ContextT]):
-    """All connections of one port."""
-
-    def __init__(self, service: Service[ContextT], patience: Patience, clock: Clock, wall: Clock = time.time) -> None:
-        self.service = service
-        self.patience = patience
-        self.clock = clock
-        self._wall = wall
-        self._date = (0, b"")
-        self.connections: set[ClientConnection[ContextT]] = set()
-        self.emptied = asyncio.Event()  # set while there is no connection
-        self.emptied.set()
-        self.held_bytes = 0  # of requests that are not complete yet
-        self.turned_away = 0  # connections beyond max_connections, closed unread
-
-    def protocol(self) -> ClientConnection[ContextT]:
-        """A protocol for one new connection: the factory that a server wants."""
-        return ClientConnection(self)
-
-    def date(self) -> bytes:
-        """The Date header's value, made once a second."""
-        second = int(self._wall())
-        if self._date[0] != second:
-            self._date = (second, http_date(second))
-        return self._date[1]
-
-    def add(self, connection: ClientConnection[ContextT]) -> None:
-        self.connections.add(connection)
-        self.emptied.clear()
-
-    def remove(self, connection: ClientConnection[ContextT]) -> None:
-        self.connections.discard(connection)
-        if not self.connections:
-            self.emptied.set()
-
-    def expire(self) -> None:
-        """Close what has waited too long; to be called a few times a second."""
-        now = self.clock()
-        for connection in [each for each in self.connections if each.deadline <= now]:
-            connection.expire()
-
-    def close_idle(self) -> None:
-        """Close the connections that are in no request."""
-        for connection in tuple(self.connections):
-            connection.close_if_idle()
-
-    def abort_all(self) -> None:
-        """Cut every connection."""
-        for connection in tuple(self.connections):
-            connection.abort()
 
 
 class ClientConnection(asyncio.Protocol, Generic[ContextT]):
@@ -210,8 +139,6 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
 
     def attach(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        if self._full:
-            exchange.client_full()
 
     def answer(self, answer: Answer) -> None:
         close = self._closes_after()
@@ -239,7 +166,7 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
     def break_off(self) -> None:
         self._exchange = None
         if self._framing == "Close":
-            self.abort()
+            self._reset()
         else:
             self._close()
 
@@ -365,6 +292,13 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
         self._leaving = True
         self._wait(self._hub.patience.stall)
         self._transport.close()
+
+    def _reset(self) -> None:
+        """Cut it so that the client sees an error, not an end."""
+        sock: Any = self._transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.abort()
 
     def _tell_gone(self) -> None:
         exchange, self._exchange = self._exchange, None

@@ -17,8 +17,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, cast
 
+from kvquota_sidecar.clock import Clock
 from kvquota_sidecar.proxy.engine_answer import AnswerError, AnswerHead, AnswerReader
-from kvquota_sidecar.proxy.service import Clock
 
 # uvicorn, the server of vLLM and SGLang, closes an idle connection after 5 s: leave it before that.
 IDLE_SECONDS: Final = 4.0

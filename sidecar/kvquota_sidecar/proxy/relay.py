@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kvquota_api.amounts import Tokens
+from kvquota_sidecar.clock import Clock
 from kvquota_sidecar.estimate.ratio import Ratios
 from kvquota_sidecar.ledger.asking import Cause, Ending
 from kvquota_sidecar.ledger.books import Books
@@ -30,7 +31,7 @@ from kvquota_sidecar.proxy.head import Headers
 from kvquota_sidecar.proxy.metering import MAX_JSON_BYTES, StreamMeter, Usage, usage_of_json
 from kvquota_sidecar.proxy.refusing import good_headers, refusal_answer
 from kvquota_sidecar.proxy.routes import Route
-from kvquota_sidecar.proxy.service import Client, Clock
+from kvquota_sidecar.proxy.service import Client
 from kvquota_sidecar.refusals import Code, Refusal, refuse
 from kvquota_sidecar.refusals.room import Room
 from kvquota_sidecar.refusals.wire import final_event
@@ -168,7 +169,6 @@ class Relay:
 
     def client_gone(self) -> None:
         if not self._closed:
-            self._call.cancel()
             self._close(Outcome.CLIENT_GONE)
 
     def client_full(self) -> None:

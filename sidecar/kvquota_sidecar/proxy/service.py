@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from kvquota_sidecar.proxy.answers import Answer
 from kvquota_sidecar.proxy.head import Fault, Head, Headers
 from kvquota_sidecar.proxy.reading import Request
-
-Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import msgspec
 
 from kvquota_api.amounts import Tokens
 from kvquota_api.pod_config import FailurePolicy
+from kvquota_sidecar.clock import Clock
 from kvquota_sidecar.estimate.edit import edited
 from kvquota_sidecar.estimate.salt import derived_salt
 from kvquota_sidecar.estimate.shape import PromptSize, Shape, read_shape
@@ -26,7 +27,7 @@ from kvquota_sidecar.proxy.reading import Request
 from kvquota_sidecar.proxy.refusing import fault_refusal, good_headers, identity_refusal, refusal_answer
 from kvquota_sidecar.proxy.relay import Desk, Job, Relay
 from kvquota_sidecar.proxy.routes import PATHS, Route, find_route
-from kvquota_sidecar.proxy.service import Client, Clock, Ends
+from kvquota_sidecar.proxy.service import Client, Ends
 from kvquota_sidecar.refusals import Code, Refusal, refuse
 
 _SALTED_ENGINES = frozenset({"vLLM", "SGLang"})  # that keep their prefix cache apart by `cache_salt`

@@ -13,7 +13,7 @@ from typing import Final, TextIO
 
 import msgspec
 
-from kvquota_sidecar.proxy.service import Clock
+from kvquota_sidecar.clock import Clock
 
 LINES_PER_SECOND: Final = 50  # one refused tenant's retries must not turn the log into the bottleneck
 

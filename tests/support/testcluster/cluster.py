@@ -27,6 +27,9 @@ _BULK = ("containerd", "etcd-data*", "kubelet", "kubectl-cache")
 _OWNER_FILE = "owner.pid"
 """Names the process that a directory belongs to, as long as it runs a cluster there."""
 
+_START_TIME = 19
+"""Index of the start time among the fields of /proc/PID/stat that follow the name, see proc(5)."""
+
 
 class ClusterStartError(PartError):
     """A part of the test cluster did not start; the message has the logs' paths and last lines."""
@@ -90,7 +93,7 @@ class Cluster(abc.ABC):
     def __enter__(self) -> Self:
         _sweep(self._home(), self.prefix)
         directory = self._directory = self._make_directory()
-        (directory / _OWNER_FILE).write_text(str(os.getpid()))
+        (directory / _OWNER_FILE).write_text(_identity(os.getpid()))
         try:
             self._access = self._start(directory)
         except BaseException as error:
@@ -184,4 +187,15 @@ def abandoned(directory: Path) -> bool:
         owner = (directory / _OWNER_FILE).read_text()
     except OSError:
         return False
-    return owner.isdigit() and not Path("/proc", owner).exists()
+    return owner != _identity(owner.partition(" ")[0])
+
+
+def _identity(pid: int | str) -> str:
+    """Process id and start time: an id alone may be another process's by now. Nothing but the id if there is no /proc."""
+    if not Path("/proc/self/stat").exists():
+        return str(pid)
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    return f"{pid} {stat.rpartition(')')[2].split()[_START_TIME]}"

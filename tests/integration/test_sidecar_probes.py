@@ -1,0 +1,239 @@
+"""Probes, the drain and the files: what a kubelet and a node see of a sidecar."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from kvquota_api import pod_config, usage
+from kvquota_api.pod_config import PodConfig
+from kvquota_api.usage import InForce, Rejected, SyncRequest, UsageReport
+from kvquota_fakeengine.misbehaviour import Metrics, Misbehaviour
+from kvquota_fakeengine.server import FakeEngineServer
+from kvquota_fakeengine.settings import EngineSettings
+from raw_client import Got
+from raw_engine import RawEngine
+from sidecar_rig import (
+    KEYS,
+    SEARCH,
+    TOKEN,
+    ManualClock,
+    Running,
+    both_ends,
+    chat,
+    config,
+    eventually,
+    get,
+    identity,
+    on_both_loops,
+    post,
+    running_sidecar,
+    share,
+    sync_request,
+)
+
+BEARER = f"Authorization: Bearer {TOKEN}"
+
+
+def sync_post(request: SyncRequest | bytes, *headers: str) -> bytes:
+    body = request if isinstance(request, bytes) else usage.encode(request)
+    lines = ["POST /v1/sync HTTP/1.1", "Host: pod", *headers, f"Content-Length: {len(body)}", "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+async def admin(running: Running, data: bytes) -> Got:
+    async with await running.connect_admin() as client:
+        return await client.ask(data)
+
+
+async def synced(running: Running, request: SyncRequest) -> UsageReport:
+    got = await admin(running, sync_post(request, BEARER))
+    assert got.status == 200, got.body
+    return usage.decode_report(got.body)
+
+
+async def asked(running: Running, data: bytes) -> Got:
+    async with await running.connect() as client:
+        return await client.ask(data)
+
+
+@asynccontextmanager
+async def before_fake(**changes: Any) -> AsyncIterator[tuple[Running, FakeEngineServer]]:
+    settings = EngineSettings(model="tiny", block_tokens=16, blocks=1024, decode_rate=1e6)
+    async with FakeEngineServer(settings, control_port=0) as engine:
+        port = int(engine.base_url.rpartition(":")[2])
+        async with running_sidecar(("127.0.0.1", port), **{"sample_seconds": 0.05, **changes}) as running:
+            yield running, engine
+
+
+# The engine as it is seen.
+
+
+@on_both_loops
+async def test_the_report_says_what_the_engine_says() -> None:
+    async with before_fake() as (running, _):
+        await eventually("it was sampled", lambda: running.report().engine.used_blocks == 0)
+        engine = running.report().engine
+        assert (engine.state, engine.blocks, engine.block_tokens, engine.running) == ("Ready", 1024, 16, 0)
+        assert (await admin(running, get("/readyz"))).status == 200
+
+
+@on_both_loops
+async def test_an_engine_without_metrics_is_ready_and_has_no_gauge() -> None:
+    async with both_ends() as (running, _):
+        await eventually("it was asked", lambda: running.report().engine.state == "Ready")
+        assert running.report().engine == usage.EngineUsage(state="Ready")
+
+
+@on_both_loops
+async def test_an_engine_that_loses_its_metrics_shows_the_age_of_the_last_ones() -> None:
+    async with before_fake() as (running, engine):
+        await eventually("it was sampled", lambda: running.report().engine.blocks == 1024)
+        await engine.misbehave(Misbehaviour(metrics=Metrics.MISSING))
+        await eventually("the sample grows old", lambda: (running.report().engine.age_seconds or 0) > 0.3)
+        assert running.report().engine.state == "Ready"
+
+
+@on_both_loops
+async def test_an_engine_that_is_gone_is_down_for_every_probe() -> None:
+    async with before_fake() as (running, engine):
+        assert (await admin(running, get("/engine/health"))).status == 200
+        await engine.misbehave(Misbehaviour(refuse_connections=True))
+        await eventually("it is down", lambda: running.report().engine.state == "Down")
+        got = await admin(running, get("/engine/health"))
+        assert (got.status, "Was --port obeyed?" in got.json()["message"]) == (503, True)
+        assert (await admin(running, get("/readyz"))).status == 503
+        assert (await admin(running, get("/healthz"))).status == 200
+        await engine.misbehave(Misbehaviour())
+        await eventually("it is back", lambda: running.report().engine.state == "Ready")
+
+
+@on_both_loops
+async def test_an_engine_that_hangs_is_unhealthy_within_the_probes_second() -> None:
+    async with RawEngine() as engine, running_sidecar(engine.address) as running:
+        async with asyncio.timeout(5):
+            assert (await admin(running, get("/engine/health"))).status == 503
+        await (await engine.next()).gone()
+
+
+# The drain.
+
+
+@on_both_loops
+async def test_drain_returns_at_once_and_drain_wait_when_nothing_runs_any_more() -> None:
+    clock = ManualClock()
+    async with (
+        both_ends(clock=clock, lame_duck_seconds=3.0, drain_seconds=50.0) as (running, engine),
+        await running.connect() as client,
+        await running.connect_admin() as kubelet,
+    ):
+        client.send(post(chat()))
+        upstream = await engine.next()
+        assert (await admin(running, get("/drain"))).status == 200
+        assert (await admin(running, get("/readyz"))).status == 503
+        kubelet.send(get("/drain/wait"))
+        waiting = asyncio.create_task(kubelet.answer())
+        clock.now += 3.0
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        upstream.answer(b"{}")
+        assert (await client.answer()).status == 200
+        assert (await waiting).status == 200
+
+
+@on_both_loops
+async def test_drain_wait_answers_at_its_limit_whatever_runs() -> None:
+    clock = ManualClock()
+    async with (
+        both_ends(clock=clock, lame_duck_seconds=3.0, drain_seconds=50.0) as (running, engine),
+        await running.connect() as client,
+        await running.connect_admin() as kubelet,
+    ):
+        client.send(post(chat()))
+        await engine.next()
+        kubelet.send(get("/drain/wait"))
+        await eventually("it drains", lambda: running.events("draining") != [])
+        clock.now += 50.0
+        assert (await kubelet.answer()).status == 200
+        assert running.in_flight() == 1
+
+
+@on_both_loops
+async def test_a_kubelet_that_hangs_up_changes_nothing() -> None:
+    async with both_ends(lame_duck_seconds=60.0, drain_seconds=60.0) as (running, _):
+        async with await running.connect_admin() as kubelet:
+            kubelet.send(get("/drain/wait"))
+            await eventually("it drains", lambda: running.events("draining") != [])
+        await eventually("it has hung up", lambda: not running.sidecar._admin_hub.connections)
+        assert (await admin(running, get("/healthz"))).status == 200
+        running.sidecar.hurry()
+
+
+# The files.
+
+
+def write_files(folder: Path, wanted: PodConfig | None = None, token: str = TOKEN) -> None:
+    (folder / "identity").mkdir(exist_ok=True)
+    if wanted is not None:
+        (folder / "config.json").write_bytes(pod_config.encode(wanted))
+    (folder / "identity" / "identity.json").write_bytes(pod_config.encode(identity()))
+    (folder / "identity" / "token").write_text(f"{token}\n")
+
+
+@asynccontextmanager
+async def from_files(folder: Path) -> AsyncIterator[Running]:
+    async with both_ends(
+        configured=False, config=folder / "config.json", identity=folder / "identity", files_seconds=0.05
+    ) as (running, _):
+        yield running
+
+
+@on_both_loops
+async def test_files_are_in_force_from_the_first_request_on_and_followed(tmp_path: Path) -> None:
+    write_files(tmp_path, config())
+    async with from_files(tmp_path) as running:
+        assert running.report().in_force.source == "File"
+        assert (await asked(running, get("/v1/usage", f"Authorization: Bearer {KEYS[SEARCH]}"))).status == 200
+        write_files(tmp_path, config(generation=2, model="other"), token="another")
+        await eventually("the new ones are in force", lambda: running.report().in_force.generation == 2)
+        await eventually("the new token too", lambda: running.sidecar._token.value == b"another")
+        assert (await admin(running, get("/v1/usage", BEARER))).status == 401
+        assert (await admin(running, get("/v1/usage", "Authorization: Bearer another"))).status == 200
+
+
+@on_both_loops
+async def test_files_may_come_later(tmp_path: Path) -> None:
+    async with from_files(tmp_path) as running:
+        assert running.report().in_force == InForce()
+        write_files(tmp_path, config())
+        await eventually("they are in force", lambda: running.report().in_force.generation == 1)
+
+
+@on_both_loops
+async def test_a_broken_file_is_reported_and_a_vanished_one_changes_nothing(tmp_path: Path) -> None:
+    write_files(tmp_path, config())
+    async with from_files(tmp_path) as running:
+        (tmp_path / "config.json").write_bytes(b"{")
+        await eventually("it is reported", lambda: running.report().rejected is not None)
+        rejected = running.report().rejected
+        assert isinstance(rejected, Rejected)
+        assert (rejected.reason, rejected.message.startswith("File: ")) == ("InvalidConfig", True)
+        (tmp_path / "config.json").unlink()
+        await asyncio.sleep(0.2)
+        assert running.report().in_force.generation == 1
+        write_files(tmp_path, config(generation=2, model="other"))
+        await eventually("it is healed", lambda: running.report().rejected is None)
+        assert running.report().in_force.generation == 2
+
+
+@on_both_loops
+async def test_a_file_that_is_behind_the_channel_is_late_and_not_wrong(tmp_path: Path) -> None:
+    write_files(tmp_path, config())
+    async with from_files(tmp_path) as running:
+        newer = config(share(SEARCH, soft=1, hard=2), generation=7)
+        assert (await synced(running, sync_request(newer))).in_force.source == "Channel"
+        write_files(tmp_path, config(generation=3, model="other"))
+        await asyncio.sleep(0.2)
+        report = running.report()
+        assert (report.in_force.generation, report.rejected) == (7, None)
