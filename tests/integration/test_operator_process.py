@@ -11,9 +11,21 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+import yaml
 
 from kvquota_operator.settings import Address
-from operator_world import DEADLINE_S, World, install_crds, metrics, operator, quota, until, until_true
+from operator_world import (
+    CRDS,
+    DEADLINE_S,
+    World,
+    install_crds,
+    metrics,
+    operator,
+    pool,
+    quota,
+    until,
+    until_true,
+)
 from testcluster.apiserver import ApiServer
 from testcluster.processes import Server, free_port
 
@@ -138,3 +150,33 @@ async def test_a_killed_api_server_ends_nothing(world: World) -> None:
         await until(lambda: metrics(address), lambda each: each.get(broken, 0) >= 2, what="the watch is tried again")
         await until_true(lambda: sidecar.asked > asked + 15, what="fifteen more questions")
         assert await get(address, "/healthz") == (200, "ok\n")
+
+
+LAX = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+
+
+def install_lax_crds(server: ApiServer) -> None:
+    """Resources of the same names that take everything, as those of another version may take more than ours."""
+    for path in sorted(CRDS.glob("*.yaml")):
+        definition = yaml.safe_load(path.read_text())
+        definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = LAX
+        server.kubectl("apply", "-f", "-", input=yaml.safe_dump(definition))
+        server.kubectl("wait", "--for=condition=Established", "crd", definition["metadata"]["name"])
+
+
+async def test_objects_that_nobody_can_read_are_told_so_and_spoil_nothing(world: World) -> None:
+    await asyncio.to_thread(install_lax_crds, world.server)
+    await world.apply(quota("broken", priority=-5), pool("unreadable", port=world.port, engine={"type": "Abacus"}))
+    await asyncio.to_thread(install_crds, world.server)
+    await world.add_pool()
+    await world.apply(quota("search"))
+    sidecar = await world.add_pod("llama-0")
+    async with operator(world):
+        await until_true(lambda: sidecar.hard("search") is not None, what="the good quota is in force")
+        for kind, name, of in (("tenantquota", "broken", "Ready"), ("modelpool", "unreadable", "PlanValid")):
+            await until(
+                lambda kind=kind, name=name, of=of: world.condition(kind, name, of),  # type: ignore[misc]
+                lambda each: each == ("False", "InvalidSpec"),
+                what=f"{of} of {kind} {name}",
+            )
+    assert sidecar.hard("broken") is None

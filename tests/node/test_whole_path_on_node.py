@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from testcluster import images
 from testcluster.helm import Helm
 from testcluster.node.single_node import Node
@@ -83,7 +84,8 @@ def engine_container() -> dict[str, Any]:
         "image": f"kvquota/fakeengine:{TAG}",
         "args": [
             *("--host", "127.0.0.1", "--port", "18000", "--model", "llama-3.1-8b-instruct"),
-            *("--blocks", str(BLOCKS), "--block-tokens", "16", "--max-model-len", "8192"),
+            *("--num-gpu-blocks-override", str(BLOCKS), "--block-size", "16", "--max-model-len", "8192"),
+            *("--decode-rate", "2000"),
         ],
         "ports": [{"name": "http", "containerPort": 8000}],
         "readinessProbe": {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 1},

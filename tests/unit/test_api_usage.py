@@ -102,7 +102,10 @@ def test_refuses_a_report_and_names_the_field() -> None:
         decode_report(negative)
 
 
-@pytest.mark.parametrize("module", ["kvquota_api.usage", "kvquota_api.pod_config", "kvquota_api.amounts", "kvquota_api.meta"])
+_READ_BY_A_SIDECAR = ("kvquota_api.usage", "kvquota_api.pod_config", "kvquota_api.amounts", "kvquota_api.meta")
+
+
+@pytest.mark.parametrize("module", _READ_BY_A_SIDECAR)
 def test_a_sidecar_reads_its_documents_without_pydantic(module: str) -> None:
     """It is started in every pod, and its start is waited for."""
     program = f"import sys, {module}; sys.exit('pydantic' in sys.modules)"

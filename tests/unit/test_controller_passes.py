@@ -24,7 +24,7 @@ from kvquota_operator.ports import (
     UnreachableError,
     VanishedError,
 )
-from kvquota_operator.reconcile.observed import PoolClaim, PoolKey, ReportSeen
+from kvquota_operator.reconcile.observed import Observed, PoolClaim, PoolKey, ReportSeen
 from operator_fakes import (
     POOL,
     FakeChannel,
@@ -131,6 +131,43 @@ def test_first_pass_writes_the_secret_first_and_the_statuses_last() -> None:
     play(a_full_world(), story)
 
 
+def test_nothing_else_is_written_before_the_secret_is() -> None:
+    async def story(world: World) -> None:
+        world.cluster.delays["secret"] = 0.2
+        world.controller.touch(POOL)
+        await asyncio.sleep(0.1)
+        assert world.journal.taken() == FIRST_PASS[:2]
+        assert await settled(world) == FIRST_PASS[2:]
+
+    play(a_full_world(), story)
+
+
+def test_a_gauge_that_moves_all_the_time_is_written_at_intervals_and_a_condition_at_once() -> None:
+    used = {"blocks": 0}
+
+    def move(observed: Observed) -> None:
+        used["blocks"] += 1000
+        world.script.quota_statuses["search"] = {
+            "hard": {"blocks": 100_000},
+            "used": dict(used),
+            "conditions": [
+                {"type": "Ready", "status": "True" if used["blocks"] < 20_000 else "False", "reason": "Any"}
+            ],
+        }
+
+    async def story(world: World) -> None:
+        world.script.also = move
+        world.controller.touch(POOL)
+        await asyncio.sleep(16.0)
+        assert world.journal.taken().count("quota status search") == 1 + 2
+        used["blocks"] = 20_000
+        world.controller.touch(POOL)
+        assert "quota status search" in await settled(world)
+
+    world = a_full_world()
+    play(world, story)
+
+
 def test_a_settled_pool_is_only_looked_at_and_asked() -> None:
     async def story(world: World) -> None:
         world.controller.touch(POOL)
@@ -149,6 +186,16 @@ def test_passes_come_with_the_period_when_nothing_wakes_them() -> None:
         assert world.journal.taken().count("observe") == 4
 
     play(World().with_pods("pod-0"), story)
+
+
+def test_the_period_counts_from_the_start_of_a_pass() -> None:
+    async def story(world: World) -> None:
+        world.cluster.delays["observe"] = 1.0
+        world.controller.touch(POOL)
+        await asyncio.sleep(0.5 + 4 * SETTINGS.sync_seconds)
+        assert world.journal.taken().count("observe") == 5
+
+    play(World(), story)
 
 
 def test_wake_ups_close_together_are_one_pass_that_comes_at_once() -> None:
@@ -219,6 +266,7 @@ def test_the_second_decision_of_a_pass_sees_the_new_reports_and_gives_no_new_gen
         world.controller.touch(POOL)
         await settled(world)
         first, second = world.script.shown
+        assert (first.sync_seconds, second.sync_seconds) == (SETTINGS.sync_seconds, SETTINGS.sync_seconds)
         assert (first.reports, first.configs) == ({}, {})
         assert [seen.report.in_force.generation for seen in second.reports.values() if seen.report] == [1]
         assert [each.generation for each in second.configs.values()] == [1]

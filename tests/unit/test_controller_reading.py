@@ -34,6 +34,14 @@ def changed(body: Object, **metadata: Any) -> Object:
 
 NO_SIDECAR = {**stored_pod(), "spec": {"containers": [{"name": "vllm"}]}}
 IN_CONTAINERS = {**stored_pod(), "spec": {"containers": [{"name": "vllm"}, {"name": "kvquota"}]}}
+
+
+def mounting(volume: str, config_map: str) -> Object:
+    volumes = [{"name": "data", "emptyDir": {}}, {"name": volume, "configMap": {"name": config_map}}]
+    return {**stored_pod(), "spec": {**stored_pod()["spec"], "volumes": volumes}}
+
+
+OURS = "kvq-" + "0f" * 16
 READY = [{"type": "Initialized", "status": "True"}, {"type": "Ready", "status": "True"}]
 
 
@@ -49,6 +57,15 @@ READY = [{"type": "Initialized", "status": "True"}, {"type": "Ready", "status": 
         ),
         pytest.param(stored_pod(podIP=None), seen(ip=None), id="a pod without an address has none"),
         pytest.param(stored_pod(podIP=""), seen(ip=None), id="an empty address is none"),
+        pytest.param(
+            mounting("kvquota-config", OURS),
+            seen(config_map=OURS),
+            id="the config that a pod mounts is its durable copy",
+        ),
+        pytest.param(mounting("other", OURS), seen(), id="another volume of the pod is not ours"),
+        pytest.param(
+            mounting("kvquota-config", "app-settings"), seen(), id="a name that may be a person's ConfigMap is not used"
+        ),
         pytest.param(
             changed(stored_pod(), deletionTimestamp="2026-11-01T12:00:00Z"), seen(deleting=True), id="a pod that ends"
         ),

@@ -29,7 +29,8 @@ from kvquota_operator.reconcile.observed import InvalidSeen, Kind, Observed, Poo
 from kvquota_operator.reconcile.plan import EventWanted, SecretWanted
 
 RESYNC_SECONDS: Final = 60.0  # how late, at worst, a change is seen whose event was lost; deletions are lost by kopf
-FIRST_RETRY_SECONDS: Final = 1.0  # while the API server, the rights or the CRDs are not there yet
+FIRST_RETRY_SECONDS: Final = 1.0  # while the API server, the rights or the CRDs are not there
+LONGEST_RETRY_SECONDS: Final = 15.0
 
 T = TypeVar("T")
 Touch = Callable[[PoolKey], None]
@@ -152,18 +153,25 @@ class KubeCluster:
             self._objects.put(kind, body)
 
     async def _resync(self) -> None:
+        pause, told = FIRST_RETRY_SECONDS, ""
         while True:
             try:
                 await self._list_all()
             except ClusterError as error:
-                log.warning("pools and quotas cannot be listed: %s", _advice(error))
-                await asyncio.sleep(FIRST_RETRY_SECONDS)
+                if _advice(error) != told:
+                    told = _advice(error)
+                    log.warning("pools and quotas cannot be listed: %s", told)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_RETRY_SECONDS)
                 continue
+            pause, told = FIRST_RETRY_SECONDS, ""
             self.listed.set()
-            self._keys.sweep()
-            self._secrets.sweep()
-            self._configs.sweep()
+            self._sweep()
             await asyncio.sleep(RESYNC_SECONDS)
+
+    def _sweep(self) -> None:
+        for reads in (self._keys, self._secrets, self._configs):
+            reads.sweep()
 
     async def _list_all(self) -> None:
         """Lists of several namespaces are one list: each has what was there at its own version."""

@@ -81,13 +81,18 @@ class Surroundings:
 
     async def apply_config(self, config: PodConfig) -> None:
         """Store a durable copy, unless somebody else has an object of its name. Raises ClusterError."""
-        body = config_map(config)
+        body = config_map(config, self._mounted(config.pod.uid))
         collection = object_path(CORE, config.pod.namespace, "configmaps")
         path = f"{collection}/{body['metadata']['name']}"
         known = config.pod.uid in self._copies
         answer = await (self._api.apply(path, body) if known else self._create(collection, path, config, body))
         if self._configs is not None:
             self._configs.shelf.put(answer)
+
+    def _mounted(self, pod_uid: str) -> str | None:
+        """The name under which the pod mounts its config, as far as the pod is known."""
+        records = [] if self._pods is None else self._pods.items.values()
+        return next((record.seen.config_map for record in records if record.seen.uid == pod_uid), None)
 
     async def _create(self, collection: str, path: str, config: PodConfig, body: Json) -> Json:
         try:

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kvquota_api.meta import CONTAINER_NAME
+from kvquota_api.meta import CONFIG_VOLUME, CONTAINER_NAME
 from kvquota_api.model_pool import LabelRequirement, PodSelector
+from kvquota_operator.reconcile.manifests import is_config_map_name
 from kvquota_operator.reconcile.observed import PodSeen
 
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
@@ -36,8 +37,16 @@ def read_pod(body: Mapping[str, Any]) -> PodRecord | None:
         ready=_is_ready(status),
         deleting="deletionTimestamp" in meta,
         governed=any(container["name"] == CONTAINER_NAME for container in containers),
+        config_map=_mounted_config(spec),
     )
     return PodRecord(seen, meta.get("labels") or {})
+
+
+def _mounted_config(spec: Mapping[str, Any]) -> str | None:
+    """The ConfigMap in the volume of our config; None where there is none, or one whose name is not of our form."""
+    volumes: list[dict[str, Any]] = spec.get("volumes") or []
+    names = [(each.get("configMap") or {}).get("name") or "" for each in volumes if each.get("name") == CONFIG_VOLUME]
+    return next((name for name in names if is_config_map_name(name)), None)
 
 
 def _is_ready(status: Mapping[str, Any]) -> bool:

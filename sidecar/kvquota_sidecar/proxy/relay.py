@@ -169,6 +169,7 @@ class Relay:
 
     def client_gone(self) -> None:
         if not self._closed:
+            self._call.cancel()
             self._close(Outcome.CLIENT_GONE)
 
     def client_full(self) -> None:

@@ -93,7 +93,7 @@ class Cluster(abc.ABC):
     def __enter__(self) -> Self:
         _sweep(self._home(), self.prefix)
         directory = self._directory = self._make_directory()
-        (directory / _OWNER_FILE).write_text(_identity(os.getpid()))
+        _own(directory)
         try:
             self._access = self._start(directory)
         except BaseException as error:
@@ -170,6 +170,13 @@ def _sweep(home: Path, prefix: str) -> None:
             shutil.rmtree(directory, ignore_errors=True)
 
 
+def _own(directory: Path) -> None:
+    """Written whole or not at all: another process that starts a cluster may read it at any moment."""
+    part = directory / f"{_OWNER_FILE}.part"
+    part.write_text(_identity(os.getpid()))
+    part.rename(directory / _OWNER_FILE)
+
+
 def _owned(directory: Path) -> bool:
     return (directory / _OWNER_FILE).exists()
 
@@ -191,7 +198,7 @@ def abandoned(directory: Path) -> bool:
 
 
 def _identity(pid: int | str) -> str:
-    """Process id and start time: an id alone may be another process's by now. Nothing but the id if there is no /proc."""
+    """Process id and start time, as an id may be used again; the id alone where there is no /proc."""
     if not Path("/proc/self/stat").exists():
         return str(pid)
     try:

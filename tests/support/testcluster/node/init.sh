@@ -104,12 +104,21 @@ start_controllers() {
     --leader-elect=false --bind-address=127.0.0.1 --cert-dir="$CERTS"
   start kube-scheduler "$BIN/kube-scheduler" --kubeconfig="$NODE_DIR/inside.kubeconfig" \
     --leader-elect=false --bind-address=127.0.0.1 --cert-dir="$CERTS"
+}
+
+start_kubelet() {
   start kubelet "$BIN/kubelet" --config="$NODE_DIR/kubelet.json" --kubeconfig="$NODE_DIR/kubelet.kubeconfig" \
     --hostname-override="$NODE_NAME" --node-ip="$NODE_IP"
 }
 
+# The caller gives up in time on these two waits and ends the node.
 wait_for_api() {
   until "$BIN/kubectl" --kubeconfig "$NODE_DIR/inside.kubeconfig" get --raw=/readyz >/dev/null 2>&1; do sleep 0.1; done
+}
+
+# A kubelet that starts while containerd has an image mounted to unpack it takes that mount for its disk, and ends.
+wait_for_images() {
+  until [ -e "$NODE_DIR/images-loaded" ]; do sleep 0.1; done
 }
 
 init() {
@@ -122,6 +131,8 @@ init() {
   touch "$NODE_DIR/namespaces-ready"
   wait_for_api
   start_controllers
+  wait_for_images
+  start_kubelet
   while :; do # reap orphans, which come to process 1
     sleep 86400 &
     wait $! || true

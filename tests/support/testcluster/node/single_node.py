@@ -130,6 +130,7 @@ class Node(Cluster):
         access = self._open_api(directory, token)
         self._wait("containerd", self._containerd_answers)
         self._load_base_images()
+        (directory / "images-loaded").touch()
         self._wait("the API server", access.ready)
         self._wait("the kubelet", lambda: _node_ready(access))
         return access
