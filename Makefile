@@ -40,6 +40,7 @@ demo: $(VENV)/.demo ## two tenants, one floods: what the quota does, in under a 
 
 parts: setup ## fetch and build the real parts that the tests run against (once per machine)
 	@$(BIN)/python -m testcluster.assets
+	@$(BIN)/python -m testcluster.node setup
 	@$(BIN)/python -m testengine.environment
 
 test: parts ## every test on all real parts (ARGS=... are passed on)

@@ -186,6 +186,21 @@ async def test_a_client_that_never_reads_again_is_cut_and_its_engine_freed() -> 
 
 
 @on_both_loops
+async def test_a_client_that_leaves_without_having_read_frees_the_engine_all_the_same() -> None:
+    async with both_ends() as (running, engine), sent(running, engine, stream=True) as (client, upstream):
+        client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        upstream.begin_stream()
+        (connection,) = running.sidecar._traffic_hub.connections
+        while not connection._full:
+            upstream.chunk(b"data: " + b"x" * 65_000 + b"\n\n")
+            await asyncio.sleep(0.001)
+        client.writer.write_eof()
+        await eventually("it is released", lambda: running.in_flight() == 0)
+        client.reset()
+        await running.idle()
+
+
+@on_both_loops
 async def test_a_client_that_only_asks_and_never_reads_is_not_answered_for_ever() -> None:
     async with both_ends() as (running, _), await running.connect() as client:
         client.reader._transport.pause_reading()  # type: ignore[attr-defined]
@@ -238,11 +253,11 @@ async def test_requests_sent_ahead_are_left_in_the_kernel_while_one_is_answered(
 @on_both_loops
 async def test_what_follows_a_last_request_is_not_looked_at_and_does_not_cost_its_answer() -> None:
     async with both_ends() as (running, engine), await running.connect() as client:
-        client.send(post(chat(), headers=("Connection: close",)) + post(chat()) + b"nonsense" * 10_000)
+        client.send(post(chat(), headers=("Connection: close",)) + post(chat()) + b"nonsense" * 1_000_000)
         upstream = await engine.next()
         upstream.answer(b"{}")
         got = await client.answer()
-        assert await client.eof() == b""
+        assert await client.reader.read() == b""  # an end, no reset
         assert engine.requests.empty()
         await running.idle()
     assert (got.status, got.headers["connection"]) == (200, "close")

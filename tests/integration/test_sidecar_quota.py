@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from sidecar_rig import SEARCH, begun_stream, both_ends, chat, config, eventually, on_both_loops, post, share
+from sidecar_rig import SEARCH, begun_stream, both_ends, chat, config, eventually, get, on_both_loops, post, share
 
 UNREADABLE = {
     "no JSON": (b"{", "malformed_request"),
@@ -72,6 +72,7 @@ async def test_growth_beyond_hard_ends_the_youngest_stream_with_a_final_event_an
                 older.upstream.frame()
                 younger.upstream.frame()
             rest = await younger.client.line(b"0\r\n\r\n")
+            assert (await younger.client.ask(get("/nowhere"))).status == 404  # nothing followed the end of the stream
             await younger.upstream.gone()
             assert running.in_flight() == 1
             older.upstream.end_stream()
@@ -97,6 +98,17 @@ async def test_a_plain_request_that_is_ended_before_its_answer_gets_a_plain_refu
         assert running.report().pool is not None
         assert running.report().tenants[0].reserved == 0
     assert (got.status, got.code, got.headers["connection"]) == (503, "draining", "close")
+
+
+@on_both_loops
+async def test_a_request_is_released_before_the_next_of_its_connection_is_looked_at() -> None:
+    capped = config(share(SEARCH, soft=400, hard=1000, concurrent=1))
+    async with both_ends(wanted=capped) as (running, engine), await running.connect() as client:
+        client.send(post(chat()) * 3)
+        for _ in range(3):
+            (await engine.next()).answer(b"{}")
+        assert [(await client.answer()).status for _ in range(3)] == [200] * 3
+        await running.idle()
 
 
 @on_both_loops

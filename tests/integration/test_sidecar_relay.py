@@ -4,7 +4,7 @@ import asyncio
 import json
 
 from raw_engine import frame
-from sidecar_rig import BATCH, KEYS, SEARCH, begun_stream, both_ends, chat, get, on_both_loops, post
+from sidecar_rig import BATCH, KEYS, SEARCH, ManualClock, begun_stream, both_ends, chat, get, on_both_loops, post
 
 
 @on_both_loops
@@ -96,6 +96,16 @@ async def test_frames_that_are_cut_anywhere_reach_the_client_whole() -> None:
         got = await client.answer()
         await running.idle()
     assert (got.complete, got.body) == (True, frames)
+
+
+@on_both_loops
+async def test_a_stream_that_ends_within_a_frame_passes_to_its_last_byte() -> None:
+    async with both_ends() as (running, engine), begun_stream(running, engine) as stream:
+        stream.upstream.chunk(b"data: half")
+        stream.upstream.send(b"0\r\n\r\n")
+        stream.upstream.done()
+        assert await stream.client.line(b"0\r\n\r\n") == b"a\r\ndata: half\r\n0\r\n\r\n"
+        await running.idle()
 
 
 @on_both_loops
@@ -245,7 +255,7 @@ async def test_a_request_is_not_repeated_once_a_byte_of_its_answer_came() -> Non
 
 @on_both_loops
 async def test_bytes_that_nobody_asked_for_end_the_engines_connection() -> None:
-    async with both_ends() as (running, engine), await running.connect() as client:
+    async with both_ends(clock=ManualClock()) as (running, engine), await running.connect() as client:
         client.send(post(chat()))
         upstream = await engine.next()
         upstream.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")

@@ -5,7 +5,9 @@ import socket
 
 import pytest
 
+from kvquota_sidecar import sidecar
 from kvquota_sidecar.proxy.hub import Patience
+from raw_client import DEADLINE_SECONDS
 from sidecar_rig import ManualClock, both_ends, chat, eventually, get, on_both_loops, post, sent
 
 # Waiting for the client.
@@ -82,8 +84,9 @@ async def test_a_client_that_is_refused_while_it_sends_still_gets_to_read_why() 
     body = b"x" * (9 * 1024 * 1024)
     async with both_ends() as (running, _), await running.connect() as client:
         client.send(post(body))
+        await client.writer.drain()
         got = await client.answer()
-        assert await client.eof() == b""
+        assert await client.reader.read() == b""  # an end, no reset: it could send all of it
     assert (got.status, got.code, got.headers["connection"]) == (413, "request_too_large", "close")
 
 
@@ -212,14 +215,23 @@ async def test_what_still_runs_at_the_limit_is_ended_with_a_final_event() -> Non
 
 
 @on_both_loops
-async def test_connections_that_are_in_no_request_do_not_hold_the_pod() -> None:
-    async with both_ends() as (running, engine), await running.connect() as idle, await running.connect() as slow:
-        idle.send(post(chat()))
+async def test_idle_connections_do_not_hold_the_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sidecar, "FLUSH_SECONDS", 3600.0)
+    async with both_ends() as (running, engine), await running.connect() as client:
+        client.send(post(chat()))
         (await engine.next()).answer(b"{}")
-        assert (await idle.answer()).status == 200
-        slow.send(b"POST /v1/comp")
-        await eventually("both are there", lambda: len(running.sidecar._traffic_hub.connections) == 2)
-        async with asyncio.timeout(10):
+        assert (await client.answer()).status == 200
+        async with asyncio.timeout(DEADLINE_SECONDS):
             await running.sidecar.stop()
-        assert await idle.eof() == b""
-        assert await slow.eof() == b""
+        assert await client.eof() == b""
+
+
+@on_both_loops
+async def test_connections_within_a_request_are_cut_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sidecar, "FLUSH_SECONDS", 0.1)
+    async with both_ends() as (running, _), await running.connect() as client:
+        client.send(b"POST /v1/comp")
+        await eventually("it is read", lambda: running.sidecar._traffic_hub.held_bytes > 0)
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await running.sidecar.stop()
+        assert await client.eof() == b""

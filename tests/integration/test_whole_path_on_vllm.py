@@ -1,9 +1,11 @@
 """The whole path on a real API server and a real vLLM: apply, send, be refused, see it in kubectl, leave, be freed."""
 
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
@@ -49,10 +51,8 @@ class Running:
     def client(self, tenant: Tenant, *, retries: int = 0) -> openai.OpenAI:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=tenant.key, max_retries=retries, timeout=3 * DEADLINE_S)
 
-    def usage(self, tenant: Tenant) -> dict[str, object]:
-        found: dict[str, object] = json.loads(
-            get_text(f"{self.url}/v1/usage", {"Authorization": f"Bearer {tenant.key}"})
-        )
+    def usage(self, tenant: Tenant) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(get_text(f"{self.url}/v1/usage", {"Authorization": f"Bearer {tenant.key}"}))
         return found
 
     def knows(self, tenant: Tenant) -> bool:
@@ -62,6 +62,11 @@ class Running:
             return False
         return True
 
+    def refused(self, tenant: Tenant) -> int:
+        """Requests of the tenant refused since the sidecar began."""
+        rejected: dict[str, int] = self.usage(tenant)["total"]["rejected"]
+        return sum(rejected.values())
+
     def idle(self) -> bool:
         """Whether neither the engine runs anything nor the ledger charges anybody."""
         metrics = get_text(f"{self.engine.base_url}/metrics")
@@ -70,7 +75,7 @@ class Running:
         return running == 0 and {row["INFLIGHT"] for row in columns.values()} == {"0"}
 
 
-def pool(engine: EngineUnderTest) -> dict[str, object]:
+def pool(engine: EngineUnderTest) -> dict[str, Any]:
     config = json.loads((tiny_model() / "config.json").read_text())
     return {
         "apiVersion": "kvquota.dev/v1alpha1",
@@ -91,7 +96,7 @@ def pool(engine: EngineUnderTest) -> dict[str, object]:
     }
 
 
-def pod() -> dict[str, object]:
+def pod() -> dict[str, Any]:
     """A pod as the API server stores it; nothing runs it, the test is its kubelet."""
     return {
         "apiVersion": "v1",
@@ -192,11 +197,24 @@ def test_an_unknown_key_is_refused(running: Running) -> None:
     assert refusal.value.code == "unknown_tenant"
 
 
+def held_completion(client: openai.OpenAI, *, prompt: int, limit: int) -> "openai.Stream[openai.types.Completion]":
+    """A stream that has begun, of a prompt of exactly `prompt` tokens."""
+    stream = client.completions.create(
+        model="tiny", prompt=[300] * prompt, max_tokens=limit, stream=True, extra_body={"ignore_eos": True}
+    )
+    next(iter(stream))
+    return stream
+
+
+def complete(client: openai.OpenAI, *, prompt: int) -> openai.types.Completion:
+    """A short answer to a prompt of exactly `prompt` tokens."""
+    return client.completions.create(model="tiny", prompt=[301] * prompt, max_tokens=4)
+
+
 def test_beyond_hard_one_tenant_is_refused_with_advice_and_the_other_passes(running: Running) -> None:
-    client = running.client(BATCH)
-    with held_stream(client, limit=1500):
+    with held_completion(running.client(BATCH), prompt=1000, limit=1000):
         with pytest.raises(openai.RateLimitError) as refusal:
-            ask(client, LONG * 20, limit=800)
+            complete(running.client(BATCH), prompt=1500)
         ask(running.client(SEARCH), "hello")
     assert refusal.value.code == "tenant_kv_quota_exceeded"
     assert 1 <= int(refusal.value.response.headers["retry-after"]) <= 60
@@ -206,10 +224,13 @@ def test_beyond_hard_one_tenant_is_refused_with_advice_and_the_other_passes(runn
 
 
 def test_the_client_that_is_refused_gets_through_by_its_own_retries(running: Running) -> None:
-    client = running.client(BATCH, retries=8)
-    with held_stream(running.client(BATCH), limit=1200) as stream:
-        assert ask(client, LONG * 4, limit=1000) is not None
-        stream.close()
+    before = running.refused(BATCH)
+    with held_completion(running.client(BATCH), prompt=1000, limit=600) as stream:
+        reading = threading.Thread(target=lambda: list(stream))
+        reading.start()
+        assert complete(running.client(BATCH, retries=20), prompt=1500).choices[0].finish_reason is not None
+        reading.join()
+    assert running.refused(BATCH) > before
 
 
 def test_kubectl_shows_what_each_tenant_may_hold_holds_and_was_refused(running: Running) -> None:
@@ -294,7 +315,7 @@ def test_a_lowered_hard_binds_the_next_request_without_a_restart(running: Runnin
 
 def test_a_broken_edit_keeps_the_last_good_plan_and_says_so(running: Running, vllm: EngineUnderTest) -> None:
     broken = pool(vllm)
-    broken["spec"]["model"]["config"] = {"preset": "no-such-model"}  # type: ignore[index]
+    broken["spec"]["model"]["config"] = {"preset": "no-such-model"}
     running.cluster.kubectl("apply", "--filename", "-", input=documents(broken))
 
     def said() -> bool:

@@ -39,13 +39,13 @@ EVENTS = "/apis/events.k8s.io/v1/namespaces/inference/events"
 
 
 class FakeApi:
-    """Objects by path. `down`: raised by everything; `asked` counts reads by path; a watch never tells anything."""
+    """Objects by path. `down`: raised by everything; a watch tells what `tell` is given, and no other change."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Json] = {}
         self.version = 0
         self.down: Exception | None = None
-        self.asked: list[str] = []
+        self.news: dict[str, asyncio.Queue[Json]] = {}
         self.selectors: list[str] = []
 
     def store(self, path: str, body: Json, **metadata: Any) -> Json:
@@ -61,7 +61,6 @@ class FakeApi:
         return copy.deepcopy(stored)
 
     async def get(self, path: str, *, timeout_seconds: float = 10.0) -> Json:
-        self.asked.append(path)
         return copy.deepcopy(self._found(path))
 
     async def create(self, path: str, body: Json) -> Json:
@@ -91,8 +90,13 @@ class FakeApi:
         )
 
     async def watch(self, path: str, version: str, selector: str = "") -> AsyncIterator[Json]:
-        await asyncio.sleep(10**6)
-        yield {}
+        queue = self.news.setdefault(path, asyncio.Queue())
+        while True:
+            yield await queue.get()
+
+    def tell(self, kind: str, path: str) -> None:
+        """What the API server tells those that watch."""
+        self.news[path.rsplit("/", 1)[0]].put_nowait({"type": kind, "object": copy.deepcopy(self.objects[path])})
 
     def _answer(self) -> None:
         if self.down is not None:
@@ -478,6 +482,25 @@ def test_a_durable_copy_is_created_observed_and_written_over() -> None:
     play(story)
 
 
+def test_the_copy_is_the_config_map_that_the_pod_mounts() -> None:
+    mounted = "kvq-" + "0123456789abcdef" * 2
+
+    async def story(scene: Scene) -> None:
+        volume = {"name": "kvquota-config", "configMap": {"name": mounted}}
+        spec = {"containers": [{"name": "kvquota"}], "volumes": [volume]}
+        scene.api.store(f"{CORE}/pods/pod-0", {"spec": spec}, labels={"app": "llama"})
+        older = config_map(msgspec.structs.replace(ours(), generation=9))
+        scene.api.store(f"{CORE}/configmaps/{older['metadata']['name']}", older)
+        await scene.observe()
+        for generation in (1, 2):
+            wanted = msgspec.structs.replace(ours(), generation=generation)
+            await scene.cluster.apply_config(wanted)
+            assert (await scene.observe()).configs == {"uid-pod-0": wanted}
+        assert f"{CORE}/configmaps/{mounted}" in scene.api.objects
+
+    play(story)
+
+
 def test_a_durable_copy_of_a_pool_that_is_gone_is_not_written() -> None:
     async def story(scene: Scene) -> None:
         await scene.cluster.apply_config(ours())
@@ -517,12 +540,53 @@ def test_a_foreign_config_map_is_left_alone_and_told() -> None:
     [
         pytest.param({**config_map(ours()), "data": {"config.json": "{"}}, id="a copy that cannot be read"),
         pytest.param({"data": {"config.json": "{}"}}, id="a copy without an owner"),
+        pytest.param(
+            {**config_map(ours()), "metadata": {"ownerReferences": [{"kind": "Pod", "name": "x", "uid": "x"}]}},
+            id="a copy that another pod owns",
+        ),
     ],
 )
 def test_a_copy_that_cannot_be_believed_is_none(body: Json) -> None:
     async def story(scene: Scene) -> None:
         scene.api.store(f"{CORE}/configmaps/{config_map_name('inference', 'uid-pod-0')}", body)
         assert (await scene.observe()).configs == {}
+
+    play(story)
+
+
+def test_pods_and_copies_that_come_and_go_touch_the_pool() -> None:
+    async def story(scene: Scene) -> None:
+        await scene.observe()
+        scene.touched.clear()
+        stored_pod(scene)
+        manifest = config_map(ours())
+        copy_path = f"{CORE}/configmaps/{manifest['metadata']['name']}"
+        scene.api.store(copy_path, manifest)
+        for path in (f"{CORE}/pods/pod-0", copy_path):
+            scene.api.tell("ADDED", path)
+            await asyncio.sleep(0.1)
+        assert scene.touched == [LLAMA, LLAMA]
+        seen = await scene.observe()
+        assert ([each.name for each in seen.pods], list(seen.configs)) == (["pod-0"], ["uid-pod-0"])
+        for path in (f"{CORE}/pods/pod-0", copy_path):
+            scene.api.tell("DELETED", path)
+            await asyncio.sleep(0.1)
+        assert scene.touched == [LLAMA] * 4
+        seen = await scene.observe()
+        assert (seen.pods, seen.configs) == ((), {})
+
+    play(story)
+
+
+def test_a_pod_that_stays_as_it_is_touches_nobody() -> None:
+    async def story(scene: Scene) -> None:
+        stored_pod(scene)
+        await scene.observe()
+        scene.touched.clear()
+        scene.api.store(f"{CORE}/pods/pod-0", scene.api.objects[f"{CORE}/pods/pod-0"])
+        scene.api.tell("MODIFIED", f"{CORE}/pods/pod-0")
+        await asyncio.sleep(0.1)
+        assert scene.touched == []
 
     play(story)
 

@@ -27,6 +27,7 @@ class StoredConfig:
     """A durable copy; `pod` is the uid of the pod that owns it, `config` is None where it cannot be read."""
 
     pod: str
+    name: str
     config: PodConfig | None
 
 
@@ -47,7 +48,7 @@ class Surroundings:
         self._restarted = restarted
         self._pods: Mirror[PodRecord] | None = None
         self._configs: Mirror[StoredConfig] | None = None
-        self._copies: dict[str, PodConfig | None] = {}
+        self._copies: dict[tuple[str, str], PodConfig | None] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
 
     async def follow(self, stored: StoredPool) -> None:
@@ -76,23 +77,27 @@ class Surroundings:
         return tuple(_seen(record, others, port) for record in self._pods.items.values())
 
     def configs(self) -> dict[str, PodConfig]:
-        """The durable copies that can be read, by the uid of their pod."""
-        return {pod: config for pod, config in self._copies.items() if config is not None}
+        """The durable copies that can be read, by the uid of their pod: of two, the one that the pod mounts."""
+        return {
+            pod: config
+            for (pod, name), config in self._copies.items()
+            if config is not None and name == (self._mounted(pod) or name)
+        }
 
     async def apply_config(self, config: PodConfig) -> None:
         """Store a durable copy, unless somebody else has an object of its name. Raises ClusterError."""
         body = config_map(config, self._mounted(config.pod.uid))
+        name = body["metadata"]["name"]
         collection = object_path(CORE, config.pod.namespace, "configmaps")
-        path = f"{collection}/{body['metadata']['name']}"
-        known = config.pod.uid in self._copies
+        path = f"{collection}/{name}"
+        known = (config.pod.uid, name) in self._copies
         answer = await (self._api.apply(path, body) if known else self._create(collection, path, config, body))
         if self._configs is not None:
             self._configs.shelf.put(answer)
 
-    def _mounted(self, pod_uid: str) -> str | None:
-        """The name under which the pod mounts its config, as far as the pod is known."""
-        records = [] if self._pods is None else self._pods.items.values()
-        return next((record.seen.config_map for record in records if record.seen.uid == pod_uid), None)
+    def _mounted(self, pod: str) -> str | None:
+        record = None if self._pods is None else self._pods.items.get(pod)
+        return None if record is None else record.seen.config_map
 
     async def _create(self, collection: str, path: str, config: PodConfig, body: Json) -> Json:
         try:
@@ -106,9 +111,9 @@ class Surroundings:
 
     def _config_replaced(self, before: StoredConfig | None, after: StoredConfig | None) -> None:
         if before is not None:
-            self._copies.pop(before.pod, None)
+            self._copies.pop((before.pod, before.name), None)
         if after is not None:
-            self._copies[after.pod] = after.config
+            self._copies[after.pod, after.name] = after.config
         self._told(before, after)
 
     def _told(self, before: object, after: object) -> None:
@@ -152,7 +157,7 @@ def _read_config(body: Json) -> StoredConfig | None:
         pod = PodRef(namespace=meta["namespace"], name=owner["name"], uid=owner["uid"])
         if owner["kind"] == "Pod" and is_ours(body, pod):
             config = config_from_configmap(body)
-            return StoredConfig(pod.uid, config if isinstance(config, PodConfig) else None)
+            return StoredConfig(pod.uid, meta["name"], config if isinstance(config, PodConfig) else None)
     return None
 
 

@@ -137,7 +137,6 @@ class EngineCall:
         self._link: EngineLink | None = None
         self._dialling: asyncio.Task[None] | None = None
         self._over = False
-        self._repeated = False
         self._paused = False
 
     def start(self) -> None:
@@ -166,27 +165,23 @@ class EngineCall:
         if self._link is not None:
             self._link.close()
 
-    # What the link calls.
+    # What the link calls, until it is closed.
 
     def head(self, head: AnswerHead) -> None:
-        if not self._over:
-            self.listener.answer_head(head)
+        self.listener.answer_head(head)
 
     def data(self, data: bytes) -> None:
-        if not self._over:
-            self.listener.answer_data(data)
+        self.listener.answer_data(data)
 
     def end(self) -> None:
-        if not self._over:
-            self._over = True
-            self.listener.answer_end()
+        self._over = True
+        self.listener.answer_end()
 
     def broken(self, detail: str, *, was_stale: bool) -> None:
         if self._over:
             return
         self._link = None
-        if was_stale and not self._repeated:
-            self._repeated = True
+        if was_stale:  # once at most: the next connection is a fresh one
             self._dial()
             return
         self._fail(EngineFailure("Broken", detail))
@@ -204,9 +199,14 @@ class EngineCall:
         except OSError as error:
             self._fail(EngineFailure("Unreachable", error.strerror or str(error)))
         else:
+            self._ride_or_close(link)
+
+    def _ride_or_close(self, link: EngineLink) -> None:
+        """The call may have been given up in the moment in which the connection was made."""
+        if self._over:
+            link.close()
+        else:
             self._ride(link)
-        finally:
-            self._dialling = None
 
     def _ride(self, link: EngineLink) -> None:
         self._link = link

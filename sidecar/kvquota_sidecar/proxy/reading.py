@@ -25,6 +25,7 @@ from kvquota_sidecar.proxy.head import Fault, Head, read_head
 MAX_HEAD_BYTES: Final = 32 * 1024
 MAX_HEADERS: Final = 128
 _EMPTY_LINES: Final = re.compile(rb"\A(?:\r\n)++")  # before a request they are ignored (RFC 9112 section 2.2)
+# What no good head holds: looked for while a head is not complete, since one of bare LFs never is.
 _BARE: Final = re.compile(rb"(?<!\r)\n|\r(?=[^\n])|\x00")
 
 
@@ -105,7 +106,7 @@ class RequestReader:
         size = len(self._pending) if end < 0 else end
         if size > MAX_HEAD_BYTES or self._pending.count(b"\r\n", 0, size) > MAX_HEADERS:
             return Fault(431, f"The headers are over {MAX_HEAD_BYTES} bytes or {MAX_HEADERS} lines: send less.")
-        if _BARE.search(self._pending, max(0, self._scanned - 1), size) is not None:
+        if end < 0 and _BARE.search(self._pending, max(0, self._scanned - 1)) is not None:
             return Fault(400, "The request's head holds a bare CR, a bare LF or a NUL: end every line with CR LF.")
         return None
 
