@@ -51,7 +51,7 @@ test-fast: setup ## unit and property tests with the coverage gate: no network, 
 	@$(BIN)/python -m coverage report --fail-under=100 --include="$(PURE)"
 
 # Packages that decide and do nothing else: every branch is tested.
-PURE = crds/kvquota_api/*,operator/kvquota_operator/reconcile/*,operator/kvquota_operator/planning/*,sidecar/kvquota_sidecar/ledger/*,sidecar/kvquota_sidecar/admission/*,sidecar/kvquota_sidecar/estimate/*,sidecar/kvquota_sidecar/refusals/*
+PURE = crds/kvquota_api/*,operator/kvquota_operator/reconcile/*,operator/kvquota_operator/planning/*,operator/kvquota_operator/reading/*,sidecar/kvquota_sidecar/ledger/*,sidecar/kvquota_sidecar/admission/*,sidecar/kvquota_sidecar/estimate/*,sidecar/kvquota_sidecar/refusals/*
 
 lint: setup ## style, types, and who may import whom
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -71,7 +71,7 @@ class EngineUsage(_Message, frozen=True, kw_only=True):
 
 
 class PoolUsage(_Message, frozen=True, kw_only=True):
-    """Blocks of this pod's pool by ACCOUNTING: `usable` is U, `free` is F, `reserved` is the sum of all charges."""
+    """Blocks of this pod's pool by docs/accounting.md: `usable` is U, `free` is F, `reserved` all charges together."""
 
     usable: Natural
     free: int

@@ -1,6 +1,7 @@
 """The chart: what it renders, what it refuses, and what a real API server thinks of it."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -166,19 +167,26 @@ def test_the_pod_is_admitted_where_restricted_security_is_enforced(helm: Helm, a
     assert "violates PodSecurity" in refused.value.output
 
 
+@pytest.fixture
+def empty() -> Iterator[ApiServer]:
+    """An API server of this test's own: helm installs no resource that kubectl has installed before."""
+    with ApiServer() as server:
+        yield server
+
+
 @pytest.mark.apiserver
-def test_the_chart_installs_with_its_resources(helm: Helm, apiserver: ApiServer) -> None:
-    apiserver.create_namespace("chart-served")
+def test_the_chart_installs_with_its_resources(helm: Helm, empty: ApiServer) -> None:
+    empty.create_namespace("chart-served")
     helm(
         *("install", "kvquota", CHART, "--namespace", "chart-home", "--create-namespace"),
         *("--set", "namespaces={chart-served}"),
-        kubeconfig=apiserver.kubeconfig,
+        kubeconfig=empty.kubeconfig,
     )
-    found = apiserver.kubectl("get", "deployment,role,serviceaccount", "-A", "-o", "name")
-    helm("uninstall", "kvquota", "--namespace", "chart-home", kubeconfig=apiserver.kubeconfig)
+    found = empty.kubectl("get", "deployment,role,serviceaccount", "-A", "-o", "name")
+    helm("uninstall", "kvquota", "--namespace", "chart-home", kubeconfig=empty.kubeconfig)
     assert {line for line in found.split() if line.endswith("/kvquota-operator")} == {
         "deployment.apps/kvquota-operator",
         "role.rbac.authorization.k8s.io/kvquota-operator",
         "serviceaccount/kvquota-operator",
     }
-    assert "modelpools.kvquota.dev" in apiserver.kubectl("get", "crds", "-o", "name")
+    assert "modelpools.kvquota.dev" in empty.kubectl("get", "crds", "-o", "name")

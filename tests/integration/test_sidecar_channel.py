@@ -11,6 +11,7 @@ from kvquota_api.usage import InForce, SyncRequest, UsageReport
 from raw_client import Got
 from sidecar_rig import (
     BATCH,
+    BLOCK_TOKENS,
     KEYS,
     SEARCH,
     TOKEN,
@@ -232,8 +233,9 @@ async def test_a_tenant_sees_its_own_usage_and_nobody_elses() -> None:
         upstream.answer(b"{}")
         await client.answer()
         assert (await asked(running, get("/v1/usage"))).status == 401
-    assert (mine["id"], mine["inFlight"], mine["reserved"] > 0) == (SEARCH, 1, True)
-    assert (yours["id"], yours["inFlight"], yours["reserved"]) == (BATCH, 0, 0)
+    assert (mine["tenant"], mine["inFlight"], mine["reserved"] > 0) == (SEARCH, 1, True)
+    assert (yours["tenant"], yours["inFlight"], yours["reserved"]) == (BATCH, 0, 0)
+    assert (yours["unit"], yours["soft"], yours["hard"]) == ("tokens", 400 * BLOCK_TOKENS, 1000 * BLOCK_TOKENS)
 
 
 @on_both_loops

@@ -79,6 +79,21 @@ async def test_the_prompts_tokens_are_learnt_from_a_stream_that_did_not_ask_for_
 
 
 @on_both_loops
+async def test_a_completion_without_a_limit_is_charged_what_vllm_would_make() -> None:
+    """Not the whole context, which no tenant's hard quota may allow."""
+    async with (
+        before_fake(wanted=config(share(SEARCH, soft=0, hard=8))) as (running, _),
+        client_of(running) as client,
+    ):
+        answer = await client.completions.create(model="tiny", prompt="hello")
+        with pytest.raises(openai.BadRequestError) as caught:
+            await client.chat.completions.create(model="tiny", messages=HELLO)
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens <= 16
+    assert caught.value.code == "request_exceeds_kv_quota"
+
+
+@on_both_loops
 async def test_a_refusal_is_a_rate_limit_error_with_the_numbers_in_it() -> None:
     async with (
         before_fake(rate=5, wanted=config(share(SEARCH, soft=0, hard=8))) as (running, _),

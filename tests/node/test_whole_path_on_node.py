@@ -1,5 +1,6 @@
 """The whole path on a real node: images built from the tree, helm, ConfigMap and Secret mounted by the kubelet."""
 
+import contextlib
 import http.client
 import json
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from testcluster import images
 from testcluster.helm import Helm
 from testcluster.node.single_node import Node
+from testcluster.processes import wait_until
 from testcluster.programs import ProgramError
 from wholepath import BATCH, SEARCH, Tenant, api_key, documents, eventually, quota, usage_columns
 
@@ -23,10 +25,12 @@ pytestmark = pytest.mark.node
 ROOT = Path(__file__).resolve().parents[2]
 NAMESPACE = "inference"
 POOL = "llama"
+MODEL = "llama-3.1-8b-instruct"
 POD = "llama-0"
 CONFIG_MAP = "kvq-00112233445566778899aabbccddeeff"
 TAG = "test"
 BLOCKS = 1025  # 1,024 and the null block, of 16 tokens
+KUBELET_S = 120.0  # an untouched pod sees a changed ConfigMap after up to 90 s
 RESTRICTED = {
     "runAsNonRoot": True,
     "runAsUser": 65532,
@@ -49,7 +53,7 @@ def pool() -> dict[str, Any]:
         "metadata": {"name": POOL, "namespace": NAMESPACE},
         "spec": {
             "selector": {"matchLabels": {"app": POOL}},
-            "model": {"name": "llama-3.1-8b-instruct", "config": {"preset": "llama-3.1-8b"}, "maxModelLen": 8192},
+            "model": {"name": MODEL, "config": {"preset": "llama-3.1-8b"}, "maxModelLen": 8192},
             "engine": {"type": "vLLM", "version": "0.32", "blockSize": 16},
             "gpu": {"memory": "80Gi", "count": 1},
             "memory": {"kvPool": {"tokens": BLOCKS * 16}, "activation": "6Gi"},
@@ -67,6 +71,11 @@ def sidecar_container() -> dict[str, Any]:
             *("--listen", "0.0.0.0:8000", "--engine", "http://127.0.0.1:18000", "--admin", "0.0.0.0:9600"),
             *("--config", "/etc/kvquota/config/config.json", "--identity", "/etc/kvquota/identity"),
         ],
+        "env": [
+            {"name": "KVQUOTA_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+            {"name": "KVQUOTA_NODE_ADDRESS", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
+            {"name": "KVQUOTA_DRAIN_SECONDS", "value": "15"},
+        ],
         "ports": [{"name": "kvquota", "containerPort": 9600}],
         "startupProbe": {"httpGet": {"path": "/healthz", "port": 9600}, "periodSeconds": 1, "failureThreshold": 30},
         "resources": {"requests": {"cpu": "200m", "memory": "128Mi"}, "limits": {"cpu": "200m", "memory": "128Mi"}},
@@ -83,9 +92,9 @@ def engine_container() -> dict[str, Any]:
         "name": "vllm",
         "image": f"kvquota/fakeengine:{TAG}",
         "args": [
-            *("--host", "127.0.0.1", "--port", "18000", "--model", "llama-3.1-8b-instruct"),
+            *("--host", "127.0.0.1", "--port", "18000", "--model", MODEL),
             *("--num-gpu-blocks-override", str(BLOCKS), "--block-size", "16", "--max-model-len", "8192"),
-            *("--decode-rate", "2000"),
+            *("--decode-rate", "400", "--answer-tokens", "4"),
         ],
         "ports": [{"name": "http", "containerPort": 8000}],
         "readinessProbe": {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 1},
@@ -102,7 +111,7 @@ def pod() -> dict[str, Any]:
         "kind": "Pod",
         "metadata": {"name": POD, "namespace": NAMESPACE, "labels": {"app": POOL}},
         "spec": {
-            "terminationGracePeriodSeconds": 20,
+            "terminationGracePeriodSeconds": 25,
             "initContainers": [sidecar_container()],
             "containers": [engine_container()],
             "volumes": [
@@ -122,23 +131,48 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """The product on the node, with one pod under quota."""
+    """The product on the node, with one pod under quota; requests go to the pod's address, from outside the pod."""
 
     node: Node
 
-    def ask(self, tenant: Tenant, *, limit: int, prompt: str = "hello") -> Answer:
-        """One chat request to the pod's address, from outside the pod."""
-        body = {"model": "llama-3.1-8b-instruct", "max_tokens": limit, "ignore_eos": True}
-        messages = [{"role": "user", "content": prompt}]
-        headers = {"Authorization": f"Bearer {tenant.key}", "Content-Type": "application/json"}
-        connection = http.client.HTTPConnection(self.node.pod_ip(POD, NAMESPACE), 8000, timeout=30)
-        connection.sock = self.node.connect(self.node.pod_ip(POD, NAMESPACE), 8000)
-        try:
-            connection.request("POST", "/v1/chat/completions", json.dumps({**body, "messages": messages}), headers)
-            answer = connection.getresponse()
+    def ask(self, tenant: Tenant, *, limit: int) -> Answer:
+        """A chat request that the engine answers in a few tokens, whatever the limit."""
+        return self.send(
+            tenant, "/v1/chat/completions", messages=[{"role": "user", "content": "hello"}], max_tokens=limit
+        )
+
+    def complete(self, tenant: Tenant, *, prompt: int) -> Answer:
+        """A completion of a prompt of exactly `prompt` tokens."""
+        return self.send(tenant, "/v1/completions", prompt=[7] * prompt, max_tokens=4)
+
+    def send(self, tenant: Tenant, path: str, **body: Any) -> Answer:
+        with self.answered(tenant, path, body) as answer:
             return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, json.loads(answer.read()))
+
+    @contextlib.contextmanager
+    def stream(self, tenant: Tenant, *, prompt: int, limit: int) -> Iterator[http.client.HTTPResponse]:
+        """A stream of `limit` tokens that has begun."""
+        body = {"prompt": [8] * prompt, "max_tokens": limit, "ignore_eos": True, "stream": True}
+        with self.answered(tenant, "/v1/completions", body) as answer:
+            assert answer.status == 200, answer.read()
+            assert answer.readline().startswith(b"data: ")
+            yield answer
+
+    @contextlib.contextmanager
+    def answered(self, tenant: Tenant, path: str, body: Mapping[str, Any]) -> Iterator[http.client.HTTPResponse]:
+        address = self.node.pod_ip(POD, NAMESPACE)
+        connection = http.client.HTTPConnection(address, 8000, timeout=60)
+        connection.sock = self.node.connect(address, 8000)
+        headers = {"Authorization": f"Bearer {tenant.key}", "Content-Type": "application/json"}
+        try:
+            connection.request("POST", path, json.dumps({"model": MODEL, **body}), headers)
+            with connection.getresponse() as answer:
+                yield answer
         finally:
             connection.close()
+
+    def columns(self, tenant: Tenant) -> dict[str, str]:
+        return usage_columns(self.node, NAMESPACE)[tenant.name]
 
     def set_hard(self, tenant: Tenant, tokens: int) -> None:
         self.node.kubectl("apply", "-f", "-", input=documents(quota(NAMESPACE, tenant, POOL, hard=tokens)))
@@ -186,15 +220,32 @@ def _applied(node: Node, found: Mapping[str, Any]) -> bool:
     return True
 
 
-def test_a_tenant_is_served_at_the_pods_own_address(installed: Installed) -> None:
-    eventually("search is served", lambda: installed.ask(SEARCH, limit=4).status == 200)
+def test_from_apply_to_refusal_to_kubectl(installed: Installed) -> None:
+    """The story in one: two tenants are served, one passes its hard and is refused, the other is not; kubectl tells."""
+    for tenant in (SEARCH, BATCH):
+        eventually(f"{tenant.name} is served", lambda tenant=tenant: installed.ask(tenant, limit=4).status == 200)
+    with installed.stream(BATCH, prompt=1000, limit=900):
+        refusal = installed.complete(BATCH, prompt=1500)
+        assert (refusal.status, refusal.body["error"]["code"]) == (429, "tenant_kv_quota_exceeded")
+        assert 1 <= int(refusal.headers["retry-after"]) <= 60
+        assert "shorten the input or lower" in refusal.body["error"]["message"]
+        assert installed.complete(SEARCH, prompt=1500).status == 200
+    with installed.stream(SEARCH, prompt=1000, limit=6000):
+        eventually("kubectl shows what runs", lambda: installed.columns(SEARCH)["INFLIGHT"] == "1")
+        assert int(installed.columns(SEARCH)["USED"]) >= 1000
+    eventually("kubectl shows that nothing runs", lambda: installed.columns(SEARCH)["INFLIGHT"] == "0")
+    eventually("kubectl shows the refusal", lambda: int(installed.columns(BATCH)["REJECTED-10M"] or 0) >= 1)
+    shown = {tenant.name: installed.columns(tenant) for tenant in (SEARCH, BATCH)}
+    assert {name: (row["SOFT"], row["HARD"], row["USED"]) for name, row in shown.items()} == {
+        "search": ("4096", "8192", "0"),
+        "batch": ("0", "2048", "0"),
+    }
 
 
-def test_what_can_never_fit_is_refused_and_the_other_tenant_is_served(installed: Installed) -> None:
-    eventually("batch is served", lambda: installed.ask(BATCH, limit=4).status == 200)
+def test_what_can_never_fit_is_refused_for_good(installed: Installed) -> None:
     refusal = installed.ask(BATCH, limit=4000)
     assert (refusal.status, refusal.body["error"]["code"]) == (400, "request_exceeds_kv_quota")
-    assert installed.ask(SEARCH, limit=4).status == 200
+    assert "retry-after" not in refusal.headers
 
 
 def test_the_engine_is_not_reached_past_the_sidecar(installed: Installed) -> None:
@@ -202,59 +253,44 @@ def test_the_engine_is_not_reached_past_the_sidecar(installed: Installed) -> Non
         installed.node.connect(installed.node.pod_ip(POD, NAMESPACE), 18000)
 
 
-def test_the_kubelet_mounted_the_durable_copy(installed: Installed) -> None:
-    """The kubelet brings an untouched pod's ConfigMap within 90 s; the sidecar says which of both ways was first."""
+def test_the_kubelet_mounts_the_durable_copy(installed: Installed) -> None:
+    """The kubelet brings the ConfigMap of an untouched pod within 90 s."""
     found = json.loads(installed.node.kubectl("get", "configmap", CONFIG_MAP, "-n", NAMESPACE, "-o", "json"))
     assert [owner["name"] for owner in found["metadata"]["ownerReferences"]] == [POD]
-    read = (
-        "exec",
-        POD,
-        "--namespace",
-        NAMESPACE,
-        "--container=kvquota",
-        "--",
-        "cat",
-        "/etc/kvquota/config/config.json",
-    )
     wanted = json.loads(found["data"]["config.json"])["generation"]
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
+    in_sidecar = ("exec", POD, "--namespace", NAMESPACE, "--container=kvquota", "--")
+
+    def mounted() -> bool:
         try:
-            if json.loads(installed.node.kubectl(*read))["generation"] >= wanted:
-                return
+            config = json.loads(installed.node.kubectl(*in_sidecar, "cat", "/etc/kvquota/config/config.json"))
         except ProgramError:
-            pass
-        time.sleep(1)
-    raise AssertionError(f"the kubelet did not bring generation {wanted} within 120 s")
+            return False
+        return bool(config["generation"] >= wanted)
+
+    assert wait_until(mounted, timeout_s=KUBELET_S, poll_s=1.0), f"no generation {wanted} within {KUBELET_S:.0f} s"
 
 
-def test_a_lowered_hard_is_in_force_within_two_seconds(installed: Installed) -> None:
-    """Of several tries the best counts: the bound is the product's, what the machine does beside it is not."""
+def test_a_lowered_hard_is_in_force_within_two_seconds_of_kubectl_apply(installed: Installed) -> None:
+    """The clock starts before kubectl does; of three tries the middle one counts."""
     taken = []
     for _ in range(3):
         assert installed.ask(BATCH, limit=1000).status == 200
-        installed.set_hard(BATCH, 512)
         began = time.monotonic()
+        installed.set_hard(BATCH, 512)
         eventually("the lowered hard is in force", lambda: installed.ask(BATCH, limit=1000).status == 400)
         taken.append(time.monotonic() - began)
         installed.set_hard(BATCH, BATCH.hard)
         eventually("the raised hard is in force", lambda: installed.ask(BATCH, limit=1000).status == 200)
-    assert min(taken) < 2.0, taken
-
-
-def test_usage_comes_back_to_kubectl(installed: Installed) -> None:
-    def counted() -> bool:
-        rows = usage_columns(installed.node, NAMESPACE)
-        return int(rows["batch"].get("REJECTED-10M") or 0) >= 1 and rows["search"]["HARD"] == "8192"
-
-    eventually("kubectl get tq shows the refusals", counted)
+    assert sorted(taken)[1] < 2.0, taken
 
 
 def test_a_restarted_sidecar_enforces_from_its_disk_while_the_operator_is_away(installed: Installed) -> None:
     node = installed.node
     scale = ("scale", "deployment", "--all", "--namespace", "kvquota-system")
+    operators = ("get", "pods", "--namespace", "kvquota-system", "--output=name")
     node.kubectl(*scale, "--replicas=0")
     try:
+        eventually("the operator is gone", lambda: node.kubectl(*operators) == "")
         kill = ("exec", POD, "--namespace", NAMESPACE, "--container=kvquota", "--")
         node.kubectl(*kill, "python3", "-c", "import os, signal; os.kill(1, signal.SIGTERM)")
         restarts = "--output=jsonpath={.status.initContainerStatuses[0].restartCount}"
@@ -263,7 +299,7 @@ def test_a_restarted_sidecar_enforces_from_its_disk_while_the_operator_is_away(i
 
         def refuses() -> bool:
             try:
-                return installed.ask(BATCH, limit=4000).body["error"]["code"] == "request_exceeds_kv_quota"
+                return bool(installed.ask(BATCH, limit=4000).body["error"]["code"] == "request_exceeds_kv_quota")
             except (OSError, http.client.HTTPException, KeyError):
                 return False
 
@@ -271,3 +307,12 @@ def test_a_restarted_sidecar_enforces_from_its_disk_while_the_operator_is_away(i
         assert installed.ask(SEARCH, limit=4).status == 200
     finally:
         node.kubectl(*scale, "--replicas=1")
+
+
+def test_a_pod_that_leaves_lets_its_stream_end(installed: Installed) -> None:
+    """Last: it ends the pod. The engine's hook waits in the sidecar until nothing runs any more."""
+    with installed.stream(SEARCH, prompt=10, limit=1600) as stream:
+        installed.node.kubectl("delete", "pod", POD, "--namespace", NAMESPACE, "--wait=false")
+        rest = stream.read().decode()
+    assert rest.rstrip().endswith("data: [DONE]")
+    assert rest.count("data: {") >= 1500

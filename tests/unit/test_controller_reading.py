@@ -28,14 +28,6 @@ def seen(**changes: Any) -> PodSeen:
     return PodSeen("inference", "llama-0", "u-1", **values)
 
 
-def mounting(volume: str, config_map: str) -> Object:
-    body = stored_pod()
-    return {**body, "spec": {**body["spec"], "volumes": [{"name": volume, "configMap": {"name": config_map}}]}}
-
-
-MOUNTED = "kvq-" + "0123456789abcdef" * 2
-
-
 def changed(body: Object, **metadata: Any) -> Object:
     return {**body, "metadata": {**body["metadata"], **metadata}}
 
@@ -63,11 +55,6 @@ READY = [{"type": "Initialized", "status": "True"}, {"type": "Ready", "status": 
         pytest.param(
             stored_pod(conditions=[{"type": "Ready", "status": "False"}]), seen(), id="an unready pod is not ready"
         ),
-        pytest.param(
-            mounting("kvquota-config", MOUNTED), seen(config_map=MOUNTED), id="the ConfigMap that a pod mounts"
-        ),
-        pytest.param(mounting("kvquota-config", "users-own"), seen(), id="a ConfigMap of a name that is not ours"),
-        pytest.param(mounting("other", MOUNTED), seen(), id="a ConfigMap in another volume"),
         pytest.param(stored_pod(podIP=None), seen(ip=None), id="a pod without an address has none"),
         pytest.param(stored_pod(podIP=""), seen(ip=None), id="an empty address is none"),
         pytest.param(

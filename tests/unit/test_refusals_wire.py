@@ -14,7 +14,7 @@ from kvquota_sidecar.refusals.headers import admitted_headers, refused_headers
 from kvquota_sidecar.refusals.room import Room
 from kvquota_sidecar.refusals.wire import body, final_event
 
-DESIGN = {
+WANTED = {
     "tenant_concurrency_exceeded": (429, True),
     "tenant_kv_quota_exceeded": (429, True),
     "kv_pool_contended": (429, True),
@@ -51,7 +51,7 @@ ROOM = Room(
 
 
 def test_every_code_has_its_status_and_whether_a_retry_helps() -> None:
-    assert {code.value: (entry.status, entry.retryable) for code, entry in TABLE.items()} == DESIGN
+    assert {code.value: (entry.status, entry.retryable) for code, entry in TABLE.items()} == WANTED
     assert set(TABLE) == set(Code)
 
 

@@ -6,7 +6,7 @@ Invariants:
 
 1. Nothing is guessed: a model type that is not listed here, or a field that would change the cache, is an
    UnknownArchitectureError that names it.
-2. A KV head is never split: above the number of KV heads each GPU keeps a whole one (KVMATH R2).
+2. A KV head is never split: above the number of KV heads each GPU keeps a whole one (docs/memory.md R2).
 
 It does not know hybrid, sliding-window, latent-attention or state-space models; each will be a kind of its own here.
 """
@@ -88,7 +88,7 @@ class DenseModel:
         return max(1, self.kv_heads // tensor)
 
     def kv_bytes_per_token(self, tensor: int, layers: int, element: int) -> Bytes:
-        """Bytes of K and V of one token in `layers` layers on one GPU, `element` bytes each (KVMATH R2)."""
+        """Bytes of K and V of one token in `layers` layers on one GPU, `element` bytes each (docs/memory.md R2)."""
         return Bytes(layers * self.kv_heads_per_gpu(tensor) * 2 * self.head_dim * element)
 
 

@@ -5,7 +5,7 @@ Decides the cost of a request from its length and the layer groups of the plan. 
 Invariants:
 
 1. The cost grows with the length, never falls.
-2. Every group draws its blocks from the same pool, so the costs of the groups add up (KVMATH.md R5.4).
+2. Every group draws its blocks from the same pool, so the costs of the groups add up (docs/memory.md R5.4).
 
 It does not know how the groups were found: that is `kvquota_api.memory.architectures`.
 """

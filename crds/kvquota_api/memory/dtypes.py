@@ -1,7 +1,7 @@
 """In which types a pool's weights and its KV cache are stored.
 
-Decides what `auto` means, from the model's config (KVMATH R2). Pure; what the config leaves open is a ModelConfigError
-that says which field of the spec to set.
+Decides what `auto` means, from the model's config (docs/memory.md R2). Pure; what the config leaves open is a
+ModelConfigError that says which field of the spec to set.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from kvquota_api.memory.errors import EngineUnknownError
 from kvquota_api.model_pool import Engine
 
 DEFAULT_BLOCK_TOKENS: Final = {"vLLM": 16, "SGLang": 1}  # on a GPU, when the flags do not say
-NULL_BLOCKS: Final = {"vLLM": 1}  # taken out of its pool at start and never handed out (KVMATH R7)
+NULL_BLOCKS: Final = {"vLLM": 1}  # taken out of its pool at start and never handed out (docs/memory.md R7)
 
 
 def block_tokens(engine: Engine) -> Tokens:

@@ -21,15 +21,15 @@ from kvquota_api.memory.errors import PartitionTooLargeError
 GIB: Final = 2**30
 
 # Bytes per (sequence of a step x entry of the vocabulary): the sampler's buffers set the peak, not the transformer.
-# 38.4-39.6 on six start-up logs of vLLM 0.11 (KVMATH §5); the rest of the step is 0.05-0.1 GiB.
+# 38.4-39.6 on six start-up logs of vLLM 0.11 (docs/memory.md §5); the rest of the step is 0.05-0.1 GiB.
 SAMPLER_BYTES: Final = 39.6
 STEP_BYTES: Final = GIB // 10
 LARGE_CARD_BYTES: Final = 70 * GIB
 DEFAULT_MAX_NUM_SEQS: Final = (256, 1024)  # sequences of a step that vLLM sets by itself, on a smaller and a large card
 
-# CUDA context and communication buffers by GPUs in the tensor group (KVMATH §5, suggested defaults).
+# CUDA context and communication buffers by GPUs in the tensor group (docs/memory.md §5, suggested defaults).
 NON_TORCH_BYTES: Final = ((1, 15 * GIB // 100), (2, 55 * GIB // 100), (4, 14 * GIB // 10), (8, 21 * GIB // 10))
-CUDA_GRAPH_BYTES: Final = GIB  # 0.5-2 GiB planned (KVMATH §5): estimates differ from use both ways
+CUDA_GRAPH_BYTES: Final = GIB  # 0.5-2 GiB planned (docs/memory.md §5): estimates differ from use both ways
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """What a model's weights take on one GPU.
 
-Decides the parameter count of a dense model from its config and the bytes by stored type (KVMATH §4). Pure.
+Decides the parameter count of a dense model from its config and the bytes by stored type (docs/memory.md §4). Pure.
 
 Invariants:
 
@@ -17,7 +17,7 @@ from typing import Final
 from kvquota_api.amounts import Bytes
 from kvquota_api.memory.architectures import DenseModel
 
-# Bytes per parameter of a linear layer (KVMATH §4): the stored number and the scales that go with it.
+# Bytes per parameter of a linear layer (docs/memory.md §4): the stored number and the scales that go with it.
 LINEAR_BYTES: Final = {
     "fp32": Fraction(4),
     "bf16": Fraction(2),
@@ -43,7 +43,7 @@ def weights_per_gpu(model: DenseModel, dtype: str, tensor: int, pipeline: int) -
 
 
 def widest_stage(layers: int, pipeline: int) -> int:
-    """Layers of the pipeline stage that has most (KVMATH R8)."""
+    """Layers of the pipeline stage that has most (docs/memory.md R8)."""
     return -(-layers // pipeline)
 
 

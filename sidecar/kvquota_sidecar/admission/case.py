@@ -19,7 +19,7 @@ class Demand:
     """What the request asks.
 
     `prompt`: tokens of its longest prompt. `output_limit`: of each sequence, None where the client set none.
-    `full`: blocks of all sequences at their limits. `reserve`: r of ACCOUNTING, what is charged on admission.
+    `full`: blocks of all sequences at their limits. `reserve`: r of docs/accounting.md, what is charged on admission.
     """
 
     prompt: Tokens

@@ -1,6 +1,6 @@
 """Whether one request is admitted: a chain of rules, each of which refuses or lets pass.
 
-Decides by ACCOUNTING, steps 4 to 7: what can never be, concurrency, hard, room. Pure.
+Decides by docs/accounting.md, steps 4 to 7: what can never be, concurrency, hard, room. Pure.
 
 Invariants:
 

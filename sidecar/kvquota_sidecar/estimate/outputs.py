@@ -21,7 +21,7 @@ from typing import Final
 from kvquota_api.amounts import Tokens
 
 WINDOW: Final = 128  # outputs: enough for a 90th percentile, 1 KiB for each of up to 10,000 tenants
-TAIL: Final = 0.1  # what may lie beyond the promise: the 90th percentile of ACCOUNTING
+TAIL: Final = 0.1  # what may lie beyond the promise: the 90th percentile of docs/accounting.md
 
 
 class Outputs:

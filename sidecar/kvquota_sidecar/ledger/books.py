@@ -1,7 +1,7 @@
 """The books of one engine: every request from ask to release, and the sums that decide on the next.
 
-Decides by ACCOUNTING who holds what; asks `admission` who may take more. Pure: no clock, no input or output. `now` is
-monotonic seconds, given by the caller, and never goes back.
+Decides by docs/accounting.md who holds what; asks `admission` who may take more. Pure: no clock, no input or output.
+`now` is monotonic seconds, given by the caller, and never goes back.
 
 Invariants (`check_integrity` verifies 1 to 3):
 

@@ -52,6 +52,7 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
         self._context: Any = None
         self._exchange: Exchange | None = None
         self._framing: Framing = "Length"
+        self._unsent = b""  # the head of an answer that was begun
         self._serving = False
         self._advancing = False
         self._leaving = False  # closed, or closing once the buffer is empty or the client is done
@@ -152,15 +153,14 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
             self._framing = "Close" if self._head is None or self._head.minor == 0 else "Chunked"
         close = self._framing == "Close" or self._closes_after()
         dated = with_date(headers, self._hub.date())
-        self._transport.write(encode_head(status, dated, length, self._framing, close=close))
+        self._unsent = encode_head(status, dated, length, self._framing, close=close)
 
     def write(self, data: bytes) -> None:
         if data and not self._leaving:
-            self._transport.write(chunk(data) if self._framing == "Chunked" else data)
+            self._send(chunk(data) if self._framing == "Chunked" else data)
 
     def end(self) -> None:
-        if self._framing == "Chunked":
-            self._transport.write(LAST_CHUNK)
+        self._send(LAST_CHUNK if self._framing == "Chunked" else b"")
         self._answered(close=self._framing == "Close" or self._closes_after())
 
     def break_off(self) -> None:
@@ -171,6 +171,12 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
             self._close()
 
     # The inside.
+
+    def _send(self, data: bytes) -> None:
+        """Send it, with the head where that has not been sent: every write is a system call."""
+        whole, self._unsent = self._unsent + data, b""
+        if whole:
+            self._transport.write(whole)
 
     def _advance(self) -> None:
         if self._advancing:

@@ -27,6 +27,7 @@ MAX_HEADERS: Final = 128
 _EMPTY_LINES: Final = re.compile(rb"\A(?:\r\n)++")  # before a request they are ignored (RFC 9112 section 2.2)
 # What no good head holds: looked for while a head is not complete, since one of bare LFs never is.
 _BARE: Final = re.compile(rb"(?<!\r)\n|\r(?=[^\n])|\x00")
+_BARE_FAULT: Final = Fault(400, "The request's head holds a bare CR, a bare LF or a NUL: end every line with CR LF.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +97,11 @@ class RequestReader:
         if fault is not None or end < 0:
             self._scanned = len(self._pending)
             return fault
-        head = read_head(self._pending[: end + 2])
-        rest, self._pending, self._scanned = self._pending[end + 4 :], b"", 0
+        lines, rest = self._pending[: end + 2], self._pending[end + 4 :]
+        self._pending, self._scanned = b"", 0
+        head = read_head(lines)
         if isinstance(head, Fault):
-            return head
+            return _BARE_FAULT if _BARE.search(lines) is not None else head
         return self._begin_body(head, rest)
 
     def _head_fault(self, end: int) -> Fault | None:
@@ -107,7 +109,7 @@ class RequestReader:
         if size > MAX_HEAD_BYTES or self._pending.count(b"\r\n", 0, size) > MAX_HEADERS:
             return Fault(431, f"The headers are over {MAX_HEAD_BYTES} bytes or {MAX_HEADERS} lines: send less.")
         if end < 0 and _BARE.search(self._pending, max(0, self._scanned - 1)) is not None:
-            return Fault(400, "The request's head holds a bare CR, a bare LF or a NUL: end every line with CR LF.")
+            return _BARE_FAULT
         return None
 
     def _begin_body(self, head: Head, rest: bytes) -> Head | Fault:

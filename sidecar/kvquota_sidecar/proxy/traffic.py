@@ -23,6 +23,7 @@ from kvquota_sidecar.proxy.answers import Answer
 from kvquota_sidecar.proxy.forwarding import engine_request
 from kvquota_sidecar.proxy.head import Fault, Head
 from kvquota_sidecar.proxy.identity import Directory, Failure, credential_headers, identify
+from kvquota_sidecar.proxy.own_usage import own_usage
 from kvquota_sidecar.proxy.reading import Request
 from kvquota_sidecar.proxy.refusing import fault_refusal, good_headers, identity_refusal, refusal_answer
 from kvquota_sidecar.proxy.relay import Desk, Job, Relay
@@ -31,6 +32,8 @@ from kvquota_sidecar.proxy.service import Client, Ends
 from kvquota_sidecar.refusals import Code, Refusal, refuse
 
 _SALTED_ENGINES = frozenset({"vLLM", "SGLang"})  # that keep their prefix cache apart by `cache_salt`
+# Tokens that vLLM 0.32 makes where a completion sets no limit (CompletionRequest.max_tokens); a chat fills the context.
+_COMPLETION_LIMIT = {"vLLM": Tokens(16)}
 _ASKED_FOR_USAGE = frozenset({"/v1/chat/completions", "/v1/completions"})
 _USAGE_ASKED = b'{"include_usage":true}'
 
@@ -138,11 +141,12 @@ class Traffic:
             self._relay(request, context, Job(self._new_id(), context.route), client)
 
     def _own_usage(self, tenant: str | None) -> Answer:
-        if tenant is None:
+        room = None if tenant is None else self._desk.room(tenant)
+        if room is None:
             return refusal_answer(refuse(Code.NOT_CONFIGURED), "/v1/usage")
         usages = self._desk.books.tenant_usage(self._desk.clock(), self._wall())
-        mine = next((each for each in usages if each.id == tenant), None)
-        return Answer(200, msgspec.json.encode(mine), good_headers(self._desk.room(tenant)))
+        mine = next(each for each in usages if each.id == tenant)
+        return Answer(200, own_usage(mine, room), good_headers(room))
 
     def _generate(self, request: Request, context: Admittance, client: Client) -> None:
         if context.tenant is None or context.directory is None:
@@ -156,7 +160,8 @@ class Traffic:
 
     def _ask(self, request: Request, context: Admittance, tenant: str, shape: Shape, client: Client) -> None:
         prompts = tuple(self._tokens(tenant, prompt) for prompt in shape.prompts)
-        verdict = self._desk.books.ask(Ask(tenant, prompts, shape.copies, shape.output_limit), self._desk.clock())
+        limit = _engine_limit(context) if shape.output_limit is None else shape.output_limit
+        verdict = self._desk.books.ask(Ask(tenant, prompts, shape.copies, limit), self._desk.clock())
         if isinstance(verdict, Refusal):
             client.answer(self._refuse(verdict, context.route.path, tenant, counted=True))
             return
@@ -204,6 +209,13 @@ class Traffic:
         desk.tally.requests[route, refusal.code.value] += 1
         desk.journal.write("refused", route=route, tenant=tenant, code=refusal.code.value, status=refusal.status)
         return refusal_answer(refusal, path, desk.room(tenant))
+
+
+def _engine_limit(context: Admittance) -> Tokens | None:
+    """The engine's own limit for a request that sets none; None where there is none but the context."""
+    if context.directory is None or context.route.path != "/v1/completions":
+        return None
+    return _COMPLETION_LIMIT.get(context.directory.config.engine_type)
 
 
 def _is_all_text(prompts: tuple[PromptSize, ...]) -> bool:

@@ -12,7 +12,7 @@ from kvquota_api.usage import Rung
 class Room:
     """One tenant on this pod.
 
-    `reserved` is C(t) of ACCOUNTING, `hard` never more than the pool, both in blocks of `block_tokens` tokens.
+    `reserved` is C(t) of docs/accounting.md, `hard` never more than the pool, both in blocks of `block_tokens` tokens.
     `in_flight` and `max_concurrent` count sequences; `pressure_percent` is of the pool, at least 0.
     """
 
