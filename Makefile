@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONPATH := $(CURDIR)/tests/support
 
-.PHONY: help setup demo test test-fast lint verify crds lock bench apiserver node parts clean
+.PHONY: help setup demo test test-fast test-long lint verify crds lock bench apiserver node parts clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,6 +49,9 @@ test: parts ## every test on all real parts (ARGS=... are passed on)
 test-fast: setup ## unit and property tests with the coverage gate: no network, no real parts
 	@$(BIN)/python -m pytest tests/unit tests/properties --cov --cov-report= $(ARGS)
 	@$(BIN)/python -m coverage report --fail-under=100 --include="$(PURE)"
+
+test-long: setup ## the property tests on many more and new examples (hours)
+	@KVQUOTA_PROFILE=long $(BIN)/python -m pytest tests/properties $(ARGS)
 
 # Packages that decide and do nothing else: every branch is tested.
 PURE = crds/kvquota_api/*,operator/kvquota_operator/reconcile/*,operator/kvquota_operator/planning/*,operator/kvquota_operator/reading/*,sidecar/kvquota_sidecar/ledger/*,sidecar/kvquota_sidecar/admission/*,sidecar/kvquota_sidecar/estimate/*,sidecar/kvquota_sidecar/refusals/*
