@@ -71,7 +71,10 @@ class EngineUsage(_Message, frozen=True, kw_only=True):
 
 
 class PoolUsage(_Message, frozen=True, kw_only=True):
-    """Blocks of this pod's pool by docs/accounting.md: `usable` is U, `free` is F, `reserved` all charges together."""
+    """Blocks of this pod's pool by docs/accounting.md: `usable` is U, `free` is F, `reserved` all charges together.
+
+    `gauge_is_fresh`: False where the engine has not said lately what is in use, so that F is by the ledger alone.
+    """
 
     usable: Natural
     free: int
@@ -81,6 +84,7 @@ class PoolUsage(_Message, frozen=True, kw_only=True):
     pressure_percent: float
     rung: Rung = "Normal"
     accounting: Literal["Estimated", "Exact"] = "Estimated"
+    gauge_is_fresh: bool = True
 
 
 class Refusal(_Message, frozen=True, kw_only=True):
@@ -94,6 +98,7 @@ class Refusal(_Message, frozen=True, kw_only=True):
 class Counts(_Message, frozen=True, kw_only=True):
     """`rejected` and `would_reject` by refusal code, `degraded` by rung.
 
+    `evicted`: running requests ended for others. `ended`: those ended since their tenant grew past its own hard.
     `guarantee_missed`: guaranteed requests that found no room; each is also in `rejected`.
     """
 
@@ -101,6 +106,7 @@ class Counts(_Message, frozen=True, kw_only=True):
     rejected: dict[str, Natural] = {}
     would_reject: dict[str, Natural] = {}
     evicted: Natural = 0
+    ended: Natural = 0
     guarantee_missed: Natural = 0
     degraded: dict[str, Natural] = {}
 

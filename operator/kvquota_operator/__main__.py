@@ -23,7 +23,7 @@ from kvquota_operator.adapters.credentials import CredentialsError
 from kvquota_operator.adapters.events import Events
 from kvquota_operator.adapters.kube import KubeCluster
 from kvquota_operator.adapters.metrics import OperatorMetrics
-from kvquota_operator.adapters.probes import Health, probes
+from kvquota_operator.adapters.probes import Health, ListenError, probes
 from kvquota_operator.controller import ControllerSettings, PoolController
 from kvquota_operator.handlers.events import HandlerDeps
 from kvquota_operator.handlers.framework import Framework
@@ -47,7 +47,8 @@ class SystemClock:
 async def run(settings: OperatorSettings, stop: asyncio.Event, ready: asyncio.Event) -> None:
     """Run the operator until `stop` is set; `ready` is set once all pools and quotas are known and watched.
 
-    Raises CredentialsError where there is no way to the API server, and an ExceptionGroup where there is a bug.
+    Raises CredentialsError where there is no way to the API server, ListenError where `listen` is taken, and an
+    ExceptionGroup where there is a bug.
     """
     configuration = await credentials.load(settings.kubeconfig)
     controller_settings = ControllerSettings(sync_seconds=settings.sync_seconds)
@@ -98,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # it warns that it has a thread of its own
     try:
         asyncio.run(_until_signal(settings))
-    except CredentialsError as error:
+    except (CredentialsError, ListenError) as error:
         print(f"kvquota-operator: {error}", file=sys.stderr)  # noqa: T201 - the last word of a program that cannot run
         return 2
     return 0

@@ -5,7 +5,7 @@ The one place where failures are mapped. Invariants:
 1. A target is worked on at most once at a time: a slow one delays nobody else, and is not asked for again meanwhile.
 2. A PortError holds its target back for 0.2 s, doubled with every failure in a row up to 30 s, or as long as the other
    side asks. Every other exception is a bug: it ends the task group, and with it the process.
-3. A failure is logged when it starts and when it is over, not every time in between.
+3. A failure is logged when it starts, when it gets worse and when it is over, not every time in between.
 4. What is remembered of failures is bounded: a target that nobody asks for any more is forgotten.
 """
 
@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kvquota_operator.ports import Clock, PortError, Telemetry, VanishedError
+from kvquota_operator.ports import Clock, PortError, Telemetry, TokenNotYetError, VanishedError
 
 FIRST_HOLD_SECONDS: Final = 0.2  # a conflict is over as soon as the watch has delivered the newer object
 LONGEST_HOLD_SECONDS: Final = 30.0  # how late, at worst, the operator notices that the other side is back
@@ -38,8 +38,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class _Hold:
+    """`told`: the highest level at which one of the failures was logged."""
+
     failures: int
     until: float
+    told: int
 
 
 class Errands:
@@ -104,10 +107,10 @@ class Errands:
         asked = min(error.retry_after or 0.0, LONGEST_HOLD_SECONDS)
         doubled = min(FIRST_HOLD_SECONDS * 2.0 ** min(failures - 1, 10), LONGEST_HOLD_SECONDS)
         seconds = max(asked, doubled * (0.75 + self._jitter() / 4))
-        self._holds[target] = _Hold(failures, self._clock.monotonic() + seconds)
+        level, told = _level(error), before.told if before else logging.NOTSET
+        self._holds[target] = _Hold(failures, self._clock.monotonic() + seconds, max(level, told))
         self._telemetry.failed(target.kind, error.reason)
-        expected = failures > 1 or isinstance(error, VanishedError)
-        level = logging.DEBUG if expected else logging.WARNING
+        level = level if level > told else logging.DEBUG
         log.log(level, "%s: %s %s: %s (%s); trying again", self._pool, target.kind, target.name, error, error.reason)
 
     async def _run(self, target: Target, work: Callable[[], Awaitable[None]]) -> None:
@@ -120,3 +123,10 @@ class Errands:
             self.succeeded(target)
         finally:
             self._under_way.discard(target)
+
+
+def _level(error: PortError) -> int:
+    """What passes by itself is no warning."""
+    if isinstance(error, VanishedError):
+        return logging.DEBUG
+    return logging.INFO if isinstance(error, TokenNotYetError) else logging.WARNING

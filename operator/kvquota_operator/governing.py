@@ -2,11 +2,13 @@
 
 The pool's Secret comes first, then the durable copies and the pods side by side, the statuses last, from what the pods
 have just said. Nothing here waits for a slow pod or a slow write longer than the settings say: it goes on as an errand.
+
+Of a pool that is not there, the quotas are told so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -15,9 +17,10 @@ from typing import Any, Final
 from kvquota_api.pod_config import PodConfig
 from kvquota_operator.errands import Errands, Target
 from kvquota_operator.ports import Channel, Clock, Cluster, ClusterError
-from kvquota_operator.reconcile.observed import Kind, Observed, PodSeen, PoolKey
+from kvquota_operator.reconcile.observed import Kind, Observed, Orphans, PodSeen, PoolKey
+from kvquota_operator.reconcile.orphans import orphaned
 from kvquota_operator.reconcile.plan import EventWanted, Plan, SecretWanted
-from kvquota_operator.reconcile.writes import due
+from kvquota_operator.reconcile.writes import differs, due
 from kvquota_operator.syncing import Conversation, Documents, PodMemory
 
 OBSERVE: Final = Target("Observe")
@@ -73,24 +76,40 @@ class Governor:
         self._decided: tuple[Observed, Plan] | None = None
 
     async def govern(self) -> bool:
-        """One pass. False when the pool is gone."""
+        """One pass. False when the pool is gone and all its quotas say so."""
         try:
-            observed = await self._cluster.observe(self._pool)
+            found = await self._look()
         except ClusterError as error:
             self._errands.failed(OBSERVE, error)
             return True
         self._errands.succeeded(OBSERVE)
-        if observed is None:
-            return False
+        if isinstance(found, Orphans):
+            return await self._part_with(found)
+        await self._govern(found)
+        return True
+
+    async def _look(self) -> Observed | Orphans:
+        observed = await self._cluster.observe(self._pool)
+        return await self._cluster.orphans(self._pool) if observed is None else observed
+
+    async def _part_with(self, orphans: Orphans) -> bool:
+        """Tell the quotas that their pool is not there; whether some did not say so yet."""
+        plan = orphaned(orphans, self._clock.now())
+        statuses = _quota_statuses(orphans, plan.quota_statuses)
+        self._tell(statuses, plan.events)
+        await self._errands.settle(self._settings.patience_seconds)
+        return any(differs(status.stored, status.wanted) for status in statuses)
+
+    async def _govern(self, observed: Observed) -> None:
         self._remember(observed.pods)
         plan = self._standing(observed) or self._plan(observed)
         await self._carry_out(observed, plan)
         observed = _as_carried_out(observed, plan)
         plan = self._plan(observed)
         self._decided = (observed, plan)
-        self._tell(observed, plan)
+        pool = _Status("ModelPool", self._pool.name, observed.pool_status, plan.pool_status)
+        self._tell([pool, *_quota_statuses(observed, plan.quota_statuses)], plan.events)
         await self._errands.settle(self._settings.patience_seconds)
-        return True
 
     def _standing(self, observed: Observed) -> Plan | None:
         """The last decision, where nothing changed since but the time: to decide is what a pass spends most on."""
@@ -143,18 +162,13 @@ class Governor:
                 talk = Conversation(pod, secret.token, documents, memory)
                 self._errands.start(Target("Sync", pod.uid), partial(talk.hold, self._channel, self._clock))
 
-    def _tell(self, observed: Observed, plan: Plan) -> None:
-        statuses = [_Status("ModelPool", self._pool.name, observed.pool_status, plan.pool_status)]
-        stored = {seen.quota.metadata.name: seen.status for seen in observed.quotas}
-        stored |= {seen.name: seen.status for seen in observed.invalid}
-        for name, wanted in plan.quota_statuses.items():
-            statuses.append(_Status("TenantQuota", name, stored.get(name, {}), wanted))
+    def _tell(self, statuses: Sequence[_Status], events: Sequence[EventWanted]) -> None:
         targets = {status.target for status in statuses}
         self._written = {target: at for target, at in self._written.items() if target in targets}
         now = self._clock.monotonic()
         for status in statuses:
             if due(status.stored, status.wanted, self._written.get(status.target), now):
-                news = tuple(each for each in plan.events if (each.kind, each.name) == (status.kind, status.name))
+                news = tuple(each for each in events if (each.kind, each.name) == (status.kind, status.name))
                 self._errands.start(status.target, partial(self._write_status, status, news))
 
     async def _write_status(self, status: _Status, news: tuple[EventWanted, ...]) -> None:
@@ -170,6 +184,12 @@ class Governor:
     async def _record(self, news: tuple[EventWanted, ...]) -> None:
         for event in news:
             await self._cluster.record(self._pool.namespace, event)
+
+
+def _quota_statuses(found: Observed | Orphans, wanted: Mapping[str, Mapping[str, Any]]) -> list[_Status]:
+    stored = {seen.quota.metadata.name: seen.status for seen in found.quotas}
+    stored |= {seen.name: seen.status for seen in found.invalid}
+    return [_Status("TenantQuota", name, stored.get(name, {}), status) for name, status in wanted.items()]
 
 
 def _may_be_asked(pod: PodSeen, configs: Mapping[str, PodConfig]) -> bool:

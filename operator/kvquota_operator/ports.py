@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 from kvquota_api.pod_config import PodConfig
 from kvquota_api.usage import SyncRequest, UsageReport
-from kvquota_operator.reconcile.observed import Observed, PodSeen, PoolKey
+from kvquota_operator.reconcile.observed import Observed, Orphans, PodSeen, PoolKey
 from kvquota_operator.reconcile.plan import EventWanted, SecretWanted
 
 
@@ -101,6 +101,10 @@ class TokenRefusedError(ChannelError):
     reason = "TokenRefused"
 
 
+class TokenNotYetError(TokenRefusedError):
+    """The same of a pod that is new: its node brings it the token within a minute or two."""
+
+
 class BadAnswerError(ChannelError):
     """What answered is no sidecar of a version that this operator understands."""
 
@@ -115,6 +119,10 @@ class Cluster(Protocol):
 
         The pool's Secret is made, with a fresh token and pepper, where it is missing.
         """
+        ...
+
+    async def orphans(self, pool: PoolKey) -> Orphans:
+        """The quotas that name `pool`, for one that `observe` found gone."""
         ...
 
     async def apply_config(self, config: PodConfig) -> None:

@@ -19,9 +19,10 @@ import msgspec
 from kvquota_api import pod_config
 from kvquota_api.pod_config import PodConfig, PoolIdentity
 from kvquota_api.usage import InForce, SyncRequest, UsageReport
-from kvquota_operator.ports import Channel, ChannelError, Clock
+from kvquota_operator.ports import Channel, ChannelError, Clock, TokenNotYetError, TokenRefusedError
 from kvquota_operator.reconcile.observed import PodSeen, ReportSeen
 
+NEW_SECONDS: Final = 60.0  # a node brings a Secret to a running pod within its sync period of one minute, mostly
 NO_DIGEST: Final = ""  # what a sidecar without a document reports, and what is asked of one that should have none
 
 
@@ -55,6 +56,7 @@ class PodMemory:
     def __init__(self) -> None:
         self._seen: ReportSeen | None = None
         self._asked_at: float | None = None
+        self._first_asked_at: float | None = None
 
     @property
     def seen(self) -> ReportSeen | None:
@@ -70,6 +72,12 @@ class PodMemory:
 
     def asked(self, now: float) -> None:
         self._asked_at = now
+        if self._first_asked_at is None:
+            self._first_asked_at = now
+
+    def is_new(self, now: float) -> bool:
+        """Whether the pod was first asked less than a minute ago."""
+        return self._first_asked_at is None or now - self._first_asked_at < NEW_SECONDS
 
     def accept(self, report: UsageReport, now: float) -> None:
         """Take a report, unless a newer one is known."""
@@ -110,4 +118,6 @@ class Conversation:
                 self.memory.accept(await channel.sync(self.pod, self.token, lacking), clock.monotonic())
         except ChannelError as error:
             self.memory.fail(error)
+            if isinstance(error, TokenRefusedError) and self.memory.is_new(clock.monotonic()):
+                raise TokenNotYetError(f"not yet: {error}") from error
             raise

@@ -6,32 +6,37 @@ every pool is reconciled with its quotas and keys before one pod that nobody has
 Invariants:
 
 1. What is wrong with one object is said once, not again for everything that depends on it.
-2. What may be elsewhere (a Secret, a pool) is a warning, and so is a soft that is scaled down: it can all be applied.
+2. What may be elsewhere is a warning: a Secret, and a pool where no pool of that namespace is among the files. So is a
+   soft that is scaled down: it can all be applied.
 
 It does not know what is in the cluster already, nor what engines measure.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from kvquota_api.conditions import PLAN_VALID, QUOTA_WITHIN_CAPACITY, READY
+from kvquota_api.validation import KINDS
 from kvquota_cli.embedded.file_cluster import FileCluster
 from kvquota_cli.embedded.identity import engine_pod, new_secret
 from kvquota_cli.embedded.objects import Objects
 from kvquota_cli.manifests.collection import Collection, Manifest, collect
-from kvquota_cli.manifests.judging import is_ours, steps_of
+from kvquota_cli.manifests.judging import CONFIG_MAP, SECRET, is_ours, steps_of
 from kvquota_cli.manifests.last_good import InForce
 from kvquota_cli.manifests.places import Finding, ObjectKey, Severity
 from kvquota_operator.reconcile.observed import PoolKey
 from kvquota_operator.reconcile.plan import Plan
 from kvquota_operator.reconcile.reconcile import reconcile
 
+_KINDS: Final = frozenset({*KINDS, SECRET, CONFIG_MAP})
+_LIKE: Final = 0.5  # of 1: how alike the name of a pool and a slip of it are
 _WARNED: Final = (PLAN_VALID, QUOTA_WITHIN_CAPACITY, READY)
 # Said already: at the object itself, or at the pool that it depends on.
 _FOLLOWS: Final = frozenset({"InvalidSpec", "PoolInvalid", "NoPlan", "NoShare"})
@@ -64,7 +69,7 @@ async def check(force: InForce, namespace: str, now: datetime) -> Verdict:
     others = [each for each in collection.manifests if not is_ours(each)]
     return Verdict(
         findings=tuple(sorted([*alone, *together], key=lambda each: (each.place, each.field))),
-        checked=Counter(each.key.kind for each in ours),
+        checked=Counter(each.key.kind for each in ours if each.key.kind in _KINDS),
         passed_over=Counter(f"{each.key.kind} ({each.api_version})" for each in others),
     )
 
@@ -122,5 +127,15 @@ def _without_pool(key: ObjectKey, body: Mapping[str, Any], manifests: Mapping[Ob
         return None
     if not isinstance(name, str) or ObjectKey("ModelPool", key.namespace, name) in manifests:
         return None
-    message = f"no ModelPool {name} of namespace {key.namespace} is among these files: it must be in the cluster"
-    return Finding(manifests[key].document.at(*steps_of(field)), message, str(key), field, "warning")
+    others = [each.name for each in manifests if (each.kind, each.namespace) == ("ModelPool", key.namespace)]
+    message, severity = _lost(name, key.namespace, others)
+    return Finding(manifests[key].document.at(*steps_of(field)), message, str(key), field, severity)
+
+
+def _lost(name: str, namespace: str, others: Sequence[str]) -> tuple[str, Severity]:
+    missing = f"no ModelPool {name} of namespace {namespace} is among these files"
+    if not others:
+        return f"{missing}: it must be in the cluster", "warning"
+    near = difflib.get_close_matches(name, others, n=1, cutoff=_LIKE)
+    meant = f"did you mean {near[0]}?" if near else f"there is {', '.join(sorted(others))}"
+    return f"{missing}; {meant}", "error"

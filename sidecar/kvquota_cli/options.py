@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import Final
+
+from kvquota_cli.parsing import Parser, ShowVersion
 
 _DESCRIPTION = """\
 GPU KV-cache memory quotas for LLM serving.
@@ -47,24 +49,20 @@ was, and nothing leaked.
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line. `command` names the module of `kvquota_cli.commands` to run."""
-    whole = _Parser(prog="kvquota", description=_DESCRIPTION, epilog=_CODES, formatter_class=_AsWritten)
+    whole = Parser(prog="kvquota", description=_DESCRIPTION, epilog=_CODES, formatter_class=_AsWritten)
+    whole.add_argument("--version", action=ShowVersion, help="print the version and end")
     commands = whole.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
-    _keygen(commands.add_parser("keygen", help="make an API key", description=_KEYGEN, formatter_class=_AsWritten))
-    _demo(commands.add_parser("demo", help="see what the quota does", description=_DEMO, formatter_class=_AsWritten))
-    _check(commands.add_parser("check", help="check manifests offline", description=_CHECK, formatter_class=_AsWritten))
-    _serve(commands.add_parser("serve", help="run without a cluster", description=_SERVE, formatter_class=_AsWritten))
+    for name, summary, description, surplus, add in _COMMANDS:
+        add(
+            commands.add_parser(
+                name, help=summary, description=description, surplus=surplus, formatter_class=_AsWritten
+            )
+        )
     return whole
 
 
 class _AsWritten(argparse.RawDescriptionHelpFormatter):
     """Keeps the line breaks of descriptions."""
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser that refuses abbreviated options: an option added later must not change what an old script means."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(allow_abbrev=False, **settings)
 
 
 def _keygen(command: argparse.ArgumentParser) -> None:
@@ -106,3 +104,11 @@ def _demo(command: argparse.ArgumentParser) -> None:
     command.add_argument("--kubeconfig", metavar="FILE", type=Path, help="show it through the API server of this file")
     command.add_argument("--seconds", metavar="N", type=float, default=24.0, help="how long clients send (%(default)g)")
     command.add_argument("--plain", action="store_true", help="lines instead of a live table")
+
+
+_COMMANDS: Final = (
+    ("keygen", "make an API key", _KEYGEN, "a Secret's name goes with --secret NAME", _keygen),
+    ("demo", "see what the quota does", _DEMO, "an engine goes with --engine URL", _demo),
+    ("check", "check manifests offline", _CHECK, "", _check),
+    ("serve", "run without a cluster", _SERVE, "a folder goes with --manifests DIR", _serve),
+)  # name, help, description, what to do with a word too many, and what adds the options

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvquota_fakeengine.listener import CannotListenError
 from kvquota_fakeengine.server import FakeEngineServer
 from kvquota_fakeengine.settings import EngineSettings
 
@@ -105,5 +106,15 @@ async def serve(options: Options) -> None:
         await stop.wait()
 
 
+def main(arguments: Sequence[str]) -> int:
+    """Run it; 0 when it was told to end, 2 when it cannot begin."""
+    try:
+        asyncio.run(serve(read_options(arguments)))
+    except CannotListenError as error:
+        sys.stderr.write(f"kvquota_fakeengine: {error}; give another --host, --port or --control-port\n")
+        return 2
+    return 0
+
+
 if __name__ == "__main__":
-    asyncio.run(serve(read_options(sys.argv[1:])))
+    raise SystemExit(main(sys.argv[1:]))

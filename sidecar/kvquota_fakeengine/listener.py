@@ -1,10 +1,22 @@
 """One address on which an application answers, that can be closed and opened again."""
 
+import os
+import socket
+
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 # A request that is still running when the program ends is cut, as the death of an engine would.
 _SHUTDOWN_SECONDS = 0.1
+
+
+class CannotListenError(OSError):
+    """The address cannot be listened on; the text names it and says why."""
+
+    def __init__(self, host: str, port: int, error: OSError) -> None:
+        looked_up = isinstance(error, socket.gaierror)
+        reason = os.strerror(error.errno) if error.errno and not looked_up else error.strerror or str(error)
+        super().__init__(f"cannot listen on {host}:{port}: {reason}")
 
 
 class Listener:
@@ -27,7 +39,10 @@ class Listener:
         if self._runner.server is None:
             await self._runner.setup()
         site = web.TCPSite(self._runner, self.host, self.port, reuse_address=True)
-        await site.start()
+        try:
+            await site.start()
+        except OSError as error:
+            raise CannotListenError(self.host, self.port, error) from error
         self._site = site
         self.port = int(self._runner.addresses[0][1])
 

@@ -69,13 +69,21 @@ class FakeEngineServer:
         return self._faults.current
 
     async def __aenter__(self) -> Self:
+        """Raises CannotListenError."""
+        try:
+            await self._enter()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def _enter(self) -> None:
         self._group = await self._stack.enter_async_context(asyncio.TaskGroup())
         self._stack.callback(self._cancel_tasks)
         self._live()
         for listener in self._listeners():
             self._stack.push_async_callback(listener.cleanup)
             await listener.open()
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None

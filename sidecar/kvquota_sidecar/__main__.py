@@ -11,6 +11,7 @@ from typing import Final
 
 import uvloop
 
+from kvquota_sidecar.memory import memory_limit
 from kvquota_sidecar.settings import Settings, SettingsError, read_settings
 from kvquota_sidecar.sidecar import Sidecar
 
@@ -20,7 +21,7 @@ BAD_SETTINGS: Final = 2  # exit code
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     """The exit code: 0 after SIGTERM, 2 for settings that do not fit."""
     try:
-        settings = read_settings(arguments, environ)
+        settings = read_settings(arguments, environ, memory_bytes=memory_limit())
     except SettingsError as error:
         sys.stderr.write(f"kvquota_sidecar: {error}\n")
         return BAD_SETTINGS

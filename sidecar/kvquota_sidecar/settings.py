@@ -18,6 +18,7 @@ from kvquota_sidecar.proxy.hub import Patience
 
 ENV_PREFIX: Final = "KVQUOTA_"
 MIB: Final = 1024 * 1024
+PROGRAM_BYTES: Final = 64 * MIB  # of memory, for all but bodies
 
 
 class SettingsError(ValueError):
@@ -37,9 +38,10 @@ class Settings:
     """`config`: a file; `identity`: a folder with identity.json and token; either may not be there yet, or be None.
 
     `token`: the channel's, for a sidecar inside another program; else it is read from the folder. `node_addresses`:
-    who besides this pod may start the drain. `drain_seconds`: how long running requests may go on (below the pod's
-    grace period); `lame_duck_seconds`: how long new ones are still taken then. `silence_seconds`: how long an engine
-    may send nothing for a request. Other seconds are periods.
+    who besides this pod and its gateway may start the drain. `drain_seconds`: how long running requests may go on
+    (below the pod's grace period); `lame_duck_seconds`: how long new ones are still taken then. `silence_seconds`: how
+    long an engine may send nothing for a request. `drain_hook`: whether the admin port can begin the drain, as a
+    kubelet asks it to. Other seconds are periods.
     """
 
     listen: Bind = Bind("0.0.0.0", 8000)  # noqa: S104 - it takes the engine's port, which is open to the cluster
@@ -52,6 +54,7 @@ class Settings:
     pod_uid: str = ""
     node_addresses: tuple[str, ...] = ()
     drain_seconds: float = 50.0
+    drain_hook: bool = True
     lame_duck_seconds: float = 3.0
     silence_seconds: float = 600.0
     sample_seconds: float = 1.0
@@ -59,8 +62,11 @@ class Settings:
     patience: Patience = field(default_factory=Patience)
 
 
-def read_settings(arguments: Sequence[str], environ: Mapping[str, str]) -> Settings:
-    """The settings of a command line and an environment. Raises SettingsError."""
+def read_settings(arguments: Sequence[str], environ: Mapping[str, str], *, memory_bytes: int | None = None) -> Settings:
+    """The settings of a command line and an environment. `memory_bytes`: what the process may use; None: no limit.
+
+    Raises SettingsError.
+    """
     given = _parser(environ).parse_args(list(arguments))
     policy = _policy(given.failure_policy)
     return Settings(
@@ -77,11 +83,27 @@ def read_settings(arguments: Sequence[str], environ: Mapping[str, str]) -> Setti
         silence_seconds=_number("--engine-silence-seconds", given.engine_silence_seconds, least=0.001),
         sample_seconds=_number("--sample-seconds", given.sample_seconds, least=0.05),
         files_seconds=_number("--files-seconds", given.files_seconds, least=0.05),
-        patience=Patience(
-            max_body_bytes=round(_number("--max-body-mib", given.max_body_mib, least=0.001) * MIB),
-            max_connections=round(_number("--max-connections", given.max_connections, least=1)),
-        ),
+        patience=_patience(given, memory_bytes),
     )
+
+
+def _patience(given: argparse.Namespace, memory_bytes: int | None) -> Patience:
+    body = round(_number("--max-body-mib", given.max_body_mib, least=0.001) * MIB)
+    buffered = _buffered(memory_bytes)
+    if given.max_buffered_mib:
+        buffered = round(_number("--max-buffered-mib", given.max_buffered_mib, least=0.001) * MIB)
+    return Patience(
+        max_body_bytes=body,
+        max_held_bytes=max(body, buffered),
+        max_connections=round(_number("--max-connections", given.max_connections, least=1)),
+    )
+
+
+def _buffered(memory_bytes: int | None) -> int:
+    """A body is held up to three times for a moment: as it came, as the engine gets it, and on its way there."""
+    if memory_bytes is None:
+        return Patience().max_held_bytes
+    return (memory_bytes - PROGRAM_BYTES) // 3
 
 
 class _Parser(argparse.ArgumentParser):
@@ -112,6 +134,9 @@ def _parser(environ: Mapping[str, str]) -> _Parser:
     flag("--sample-seconds", "1", "between two readings of the engine's metrics")
     flag("--files-seconds", "2", "between two looks at the files")
     flag("--max-body-mib", "8", "the largest request body, in MiB")
+    flag(
+        "--max-buffered-mib", "", "of all bodies together; none: a third of the memory limit less 64 MiB, else 256 MiB"
+    )
     flag("--max-connections", "8192", "of clients, at a time")
     return parser
 

@@ -25,6 +25,7 @@ from kvquota_api.usage import SyncRequest, UsageReport
 from kvquota_sidecar.channel.access import Token
 from kvquota_sidecar.channel.admin import Admin, AdminContext
 from kvquota_sidecar.channel.files import FileWatch, WatchedFile
+from kvquota_sidecar.channel.neighbours import gateways
 from kvquota_sidecar.channel.reporting import Reporter
 from kvquota_sidecar.channel.standing import Standing
 from kvquota_sidecar.clock import Clock
@@ -183,9 +184,11 @@ class Sidecar:
             self._pool.expire()
             if self._standing.is_over:
                 self._drained.set()
+            if self._standing.stay():
+                self._drained.clear()
 
     async def _leave(self) -> None:
-        self._standing.leave()
+        self._standing.leave(final=True)
         await self._drained.wait()
         self._desk.end_all(refuse(Code.DRAINING), Outcome.DRAINED)
         self.books.check_integrity()
@@ -265,12 +268,13 @@ class Sidecar:
             engine=self._engine,
             pool=self._pool,
             token=self._token,
-            node_addresses=self.settings.node_addresses,
+            node_addresses=(*self.settings.node_addresses, *gateways()),
             sync=self.sync,
             report=self._reporter.report,
             metrics=Exposition(self._reporter.report, self.tally, self._vitals).render,
             drained=self._drained,
             spawn=self._spawn,
+            drain_hook=self.settings.drain_hook,
         )
 
     def _watched_files(self) -> tuple[WatchedFile, ...]:

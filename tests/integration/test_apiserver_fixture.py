@@ -108,7 +108,7 @@ def test_the_command_runs_a_server_until_it_is_told_to_stop(tmp_path: Path, numb
         assert owner.stdout is not None
         kubeconfig, kubectl, _ = (owner.stdout.readline().decode().strip() for _ in range(3))
         environ = {"KUBECONFIG": kubeconfig.removeprefix("export KUBECONFIG=")}
-        assert Program(Path(kubectl.removeprefix("kubectl: ")), environ)("get", "--raw", "/readyz") == "ok"
+        assert Program(Path(kubectl.removeprefix("alias kubectl=")), environ)("get", "--raw", "/readyz") == "ok"
         owner.send_signal(number)
         assert owner.wait(STOP_TIMEOUT_S) == 0
     assert (command_lines_with(str(directory)), directory.exists()) == ([], False)

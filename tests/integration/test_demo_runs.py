@@ -1,7 +1,9 @@
 """`kvquota demo` as a person starts it: it shows what it says, on any engine, and leaves nothing behind."""
 
 import asyncio
+import itertools
 import json
+import os
 import re
 import signal
 import sys
@@ -14,6 +16,7 @@ from kvquota_fakeengine.misbehaviour import Misbehaviour
 from kvquota_fakeengine.server import FakeEngineServer
 from kvquota_fakeengine.settings import EngineSettings
 from testcluster.apiserver import ApiServer
+from testengine.client import EngineClient
 
 DEADLINE_S = 120.0
 HELD = [
@@ -28,7 +31,10 @@ HELD = [
 async def started(*arguments: str) -> asyncio.subprocess.Process:
     command = [sys.executable, "-m", "kvquota_cli", "demo", "--plain", *arguments]
     return await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *command,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "COLUMNS": "120"},
     )
 
 
@@ -38,6 +44,17 @@ async def demo(*arguments: str) -> tuple[int | None, list[str], str]:
     async with asyncio.timeout(DEADLINE_S):
         out, err = await process.communicate()
     return process.returncode, out.decode().splitlines(), err.decode()
+
+
+def tables(lines: Sequence[str]) -> list[dict[str, list[str]]]:
+    """USED and INFLIGHT by tenant of every table that was printed."""
+    printed: list[dict[str, list[str]]] = []
+    for line in lines:
+        if line.startswith("NAME "):
+            printed.append({})
+        if printed and re.match(r"(flood|steady) +(flood|steady) +demo ", line):
+            printed[-1][line.split()[0]] = line.split()[5:7]
+    return printed
 
 
 def held(lines: Sequence[str]) -> list[str]:
@@ -50,6 +67,10 @@ async def test_it_holds_with_nothing_but_this_program() -> None:
     assert "NAME TENANT POOL SOFT HARD USED INFLIGHT REJECTED-10M EVICTED-10M STATE AGE" in [
         " ".join(line.split()) for line in lines
     ]
+    *acts, last = tables(lines)
+    assert [each["flood"] for each in acts if "0" in each["flood"]] == []
+    assert (len(acts) >= 2, last) == (True, {"flood": ["0", "0"], "steady": ["0", "0"]})
+    assert ("", "") not in itertools.pairwise(lines)
     (steady,) = [line for line in lines if re.match(r"steady +[0-9]+ sent", line)]
     assert ", 0 refused" in steady
     assert any(
@@ -64,7 +85,20 @@ async def test_it_holds_on_an_engine_of_another_size_that_is_given() -> None:
     async with FakeEngineServer(settings) as engine:
         code, lines, said = await demo("--seconds", "10", "--engine", engine.base_url)
     assert (code, held(lines), said) == (0, HELD, "")
-    assert f"other at {engine.base_url}, with a KV cache of 32,768 tokens" in lines[0]
+    assert f"other at {engine.base_url}, with a KV cache of 32,768 tokens" in " ".join(lines)
+
+
+@pytest.mark.engine
+async def test_it_holds_on_the_real_vllm_and_leaves_it_idle(vllm_client: EngineClient) -> None:
+    engine = vllm_client.engine
+    before = (await vllm_client.readings()).work
+    code, lines, said = await demo("--seconds", "12", "--engine", engine.base_url)
+    assert (code, held(lines), said) == (0, HELD, "")
+    assert f"tiny at {engine.base_url}, with a KV cache of 16,352 tokens" in " ".join(lines)
+    assert "after     ledger 0 blocks, engine 0 blocks, 0 requests in the engine" in lines
+    after = await vllm_client.readings()
+    assert (after.work - before).finished > 0
+    assert (vllm_client.blocks_of(after), after.value("vllm:num_requests_running")) == (0, 0)
 
 
 async def test_it_does_not_hold_when_the_engine_fails_the_polite_tenant() -> None:
@@ -88,7 +122,7 @@ async def test_it_does_not_hold_when_the_engine_fails_the_polite_tenant() -> Non
             ["--engine", "http://127.0.0.1:9"], "127.0.0.1:9 does not answer .*: start it, or", id="no engine"
         ),
         pytest.param(
-            ["--kubeconfig", "/absent"], "no way to the API server .*: .* --kubeconfig FILE", id="no kubeconfig"
+            ["--kubeconfig", "/absent"], "--kubeconfig /absent: cannot be read: .*; name the file", id="no kubeconfig"
         ),
     ],
 )
@@ -146,7 +180,7 @@ async def test_it_holds_through_an_api_server_and_cleans_up(apiserver: ApiServer
     before = definitions(apiserver)
     code, lines, said = await demo("--seconds", "10", "--kubeconfig", str(apiserver.kubeconfig))
     assert (code, held(lines), said) == (0, HELD, "")
-    assert re.search(r"through the API server of .* in the new namespace kvquota-demo-[0-9a-f]{6}", lines[1])
+    assert re.search(r"through the API server of .* in the new namespace kvquota-demo-[0-9a-f]{6}", " ".join(lines))
     rows = [line.split() for line in lines if line.startswith("flood ")]
     assert ["flood", "flood", "demo", "832", "8192"] in [row[:5] for row in rows]
     assert (left_by_demo(apiserver), definitions(apiserver)) == ([], before)

@@ -149,6 +149,34 @@ async def test_a_settled_operator_writes_nothing(world: World) -> None:
         assert await versions(world) == before
 
 
+async def test_a_quota_without_its_pool_says_so_and_heals(world: World) -> None:
+    sidecar = await one_tenant(world)
+    await world.apply(quota("typo", pool="lama"))
+
+    async def ready(name: str) -> tuple[str, str, str]:
+        status = (await world.get("tenantquota", name)).get("status", {})
+        found = [each for each in status.get("conditions", []) if each["type"] == "Ready"]
+        return (found[0]["reason"], found[0]["message"], status["state"]) if found else ("", "", "")
+
+    async with operator(world):
+        await in_force(sidecar)
+        typo = await until(lambda: ready("typo"), lambda each: each[0] == "PoolNotFound", what="typo is told")
+        await until(lambda: ready("search"), lambda each: each[0] == "InForce", what="search is in force")
+        await world.kubectl("delete", "modelpool", "llama")
+        gone = await until(lambda: ready("search"), lambda each: each[0] == "PoolNotFound", what="search is told")
+        status = (await world.get("tenantquota", "search"))["status"]
+        events = await until(lambda: world.list("events", "--field-selector=reason=PoolNotFound"), bool, what="event")
+        await world.add_pool()
+        healed = await until(lambda: ready("search"), lambda each: each[0] == "InForce", what="search is healed")
+    where = f"does not exist in namespace {world.namespace}"
+    assert typo[1].startswith(f"ModelPool lama {where} (there are: llama; did you mean llama?): create it")
+    assert gone[1].startswith(f"ModelPool llama {where} (there is none): create it")
+    assert (typo[2], gone[2]) == ("NotReady", "NotReady")
+    assert status.keys() == {"conditions", "observedGeneration", "state"}
+    assert {each["type"] for each in events} == {"Warning"}
+    assert healed[2] != "NotReady"
+
+
 async def versions(world: World) -> dict[str, str]:
     """The resourceVersion of everything that the operator writes."""
     found = await world.list("configmaps,secrets,modelpools,tenantquotas,events")

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -101,6 +102,66 @@ def test_a_process_without_a_way_to_the_api_server_says_what_to_give() -> None:
         _, log = running.communicate(timeout=DEADLINE_S)
     assert running.returncode == 2
     assert log.splitlines()[-1].endswith("run inside a pod with a service account, or give --kubeconfig FILE")
+
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        pytest.param(README.read_text(encoding="utf-8"), "cannot be read as a kubeconfig (", id="prose"),
+        pytest.param("", "is no kubeconfig (it has no lists clusters, contexts, users)", id="an empty file"),
+        pytest.param("clusters: 3\ncontexts: []\nusers: []\n", "is no kubeconfig (", id="other YAML"),
+    ],
+)
+def test_a_file_that_is_no_kubeconfig_is_said_in_one_sentence(content: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text(content, encoding="utf-8")
+    with process("--namespace=inference", "--kubeconfig", path, "--listen=127.0.0.1:1") as running:
+        _, log = running.communicate(timeout=DEADLINE_S)
+    [_, last] = log.splitlines()
+    assert running.returncode == 2
+    assert last.startswith(f"kvquota-operator: {path} {says}")
+    assert last.endswith("): give --kubeconfig a file that kubectl works with")
+
+
+def test_a_port_that_is_taken_is_said_in_one_sentence(tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        "current-context: c\nusers: [{name: u, user: {}}]\ncontexts: [{name: c, context: {cluster: k, user: u}}]\n"
+        "clusters: [{name: k, cluster: {server: 'http://127.0.0.1:1'}}]\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with process("--namespace=inference", "--kubeconfig", kubeconfig, f"--listen={address}") as running:
+            _, log = running.communicate(timeout=DEADLINE_S)
+    [_, last] = log.splitlines()
+    assert running.returncode == 2
+    assert last.startswith(f"kvquota-operator: cannot listen on {address} for probes and metrics (")
+    assert last.endswith("): end what has the port, or give --listen another address")
+
+
+async def test_a_namespace_that_does_not_exist_is_named_and_waited_for(world: World) -> None:
+    await asyncio.to_thread(install_crds, world.server)
+    address = Address("127.0.0.1", free_port())
+    args = ("--namespace=later", "--kubeconfig", world.server.kubeconfig, f"--listen=127.0.0.1:{address.port}")
+    with process(*args) as running:
+        await until(lambda: get(address, "/readyz"), lambda each: each == (200, "ok\n"), what="readyz")
+        await asyncio.to_thread(world.server.create_namespace, "later")
+        late = World(world.server, "later", network=202)
+        await late.apply(quota("search"))
+        await until(
+            lambda: late.condition("tenantquota", "search", "Ready"),
+            lambda each: each == ("False", "PoolNotFound"),
+            what="it is served",
+        )
+        running.send_signal(signal.SIGTERM)
+        _, log = await asyncio.to_thread(running.communicate, timeout=DEADLINE_S)
+    warnings = [line for line in log.splitlines() if " WARNING " in line]
+    assert [line.partition("kube: ")[2] for line in warnings] == [
+        "namespace later does not exist (yet): create it or correct --namespace; waiting for it"
+    ]
 
 
 @contextmanager

@@ -27,6 +27,10 @@ AFTER_A_CONFLICT = {
 }
 """Asked only where a status was edited in the moment before it is written, which no test can bring about for sure."""
 
+ASKED_WITHOUT_THE_RIGHT = {("", "namespaces", "get")}
+"""Asked of a namespace without pools and quotas, to name a mistyped one; the answer "forbidden" changes nothing. A Role
+cannot be in a namespace that does not exist, so the right would never tell more."""
+
 Right = tuple[str, str, str]
 
 
@@ -126,7 +130,7 @@ async def test_the_chart_grants_what_the_operator_uses(world: World, helm: Helm,
         await everything(world)
         counted = await metrics(address)
     assert [name for name in counted if "Forbidden" in name] == []
-    assert used(audit) | AFTER_A_CONFLICT == granted(helm)
+    assert (used(audit) | AFTER_A_CONFLICT) - ASKED_WITHOUT_THE_RIGHT == granted(helm)
 
 
 @pytest.mark.parametrize(

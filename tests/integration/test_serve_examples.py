@@ -211,6 +211,14 @@ async def test_an_engine_that_is_down_at_the_start_is_waited_for(manifests: Path
             assert (await ask(served, SEARCH))[0] == 200
 
 
+async def test_what_is_no_engine_gets_a_warning_and_the_greeting_has_requests_that_run_as_printed() -> None:
+    async with FakeEngineServer(ENGINE, control_port=0) as engine, serving(EXAMPLES, engine.control_url) as served:
+        said = await served.heard("warning")
+        assert said.endswith("answers /v1/models with 404: is this an engine? Check --engine")
+        await served.heard(f"curl {served.url}/v1/usage -H 'Authorization: Bearer KEY'")
+        await served.heard('"max_tokens": 16}\'$')
+
+
 async def test_an_engine_that_serves_another_model_gets_a_warning() -> None:
     async with FakeEngineServer() as engine, serving(EXAMPLES, engine.base_url) as served:
         said = await served.heard("warning")
@@ -329,4 +337,4 @@ async def test_a_port_that_is_taken_is_said() -> None:
         taken = served.url.removeprefix("http://")
         returned, said = await ends("--manifests", EXAMPLES, "--listen", taken, "--admin", "127.0.0.1:0")
     assert returned == 2
-    assert re.search(rf"kvquota: cannot listen: .*{taken.rpartition(':')[2]}.*give --listen and --admin", said)
+    assert re.search(rf"kvquota: cannot listen on {taken}: Address already in use; give --listen another address", said)

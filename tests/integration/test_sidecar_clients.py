@@ -16,6 +16,7 @@ from raw_client import DEADLINE_SECONDS
 from sidecar_rig import BATCH, KEYS, SEARCH, Running, config, eventually, on_both_loops, running_sidecar, share
 
 HELLO: Any = [{"role": "user", "content": "hello"}]
+DENSE: Any = [{"role": "user", "content": "!" * 2000}]
 
 
 @asynccontextmanager
@@ -73,9 +74,9 @@ async def test_the_prompts_tokens_are_learnt_from_a_stream_that_did_not_ask_for_
     async with before_fake() as (running, _), client_of(running) as client:
         ratios = running.sidecar._desk.ratios
         before = ratios.estimate(SEARCH, 10_000)
-        stream = await client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=5, stream=True)
+        stream = await client.chat.completions.create(model="tiny", messages=DENSE, max_tokens=5, stream=True)
         assert [chunk async for chunk in stream]
-        assert ratios.estimate(SEARCH, 10_000) != before
+        assert ratios.estimate(SEARCH, 10_000) > before
 
 
 @on_both_loops

@@ -1,11 +1,17 @@
 """An engine that fails, and what its clients see of it."""
 
 import asyncio
+import json
+from typing import Any
 
 import pytest
 
 from raw_client import DEADLINE_SECONDS, RawClient
-from sidecar_rig import ManualClock, begun_stream, both_ends, chat, on_both_loops, post
+from sidecar_rig import ManualClock, Running, begun_stream, both_ends, chat, get, on_both_loops, post
+
+
+def log_of(running: Running) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in running.log.getvalue().splitlines()]
 
 
 async def read_on(client: RawClient) -> None:
@@ -113,3 +119,20 @@ async def test_an_engine_that_falls_silent_in_a_stream_ends_it() -> None:
         await running.idle()
     assert b"engine_timeout" in rest
     assert b"[DONE]" not in rest
+
+
+@on_both_loops
+async def test_health_that_fails_is_logged_when_it_begins_and_when_it_ends() -> None:
+    async with both_ends() as (running, engine):
+        for answered in (True, False, False, False, True, True, False):
+            async with await running.connect() as client:
+                client.send(get("/health"))
+                upstream = await engine.next()
+                if answered:
+                    upstream.answer(b"")
+                else:
+                    upstream.send(b"HTTP/1.1")
+                    upstream.finish()
+                assert (await client.answer()).status == (200 if answered else 502)
+        health = [line["event"] for line in log_of(running) if line.get("route") == "/health"]
+    assert health == ["engine_failed", "answered", "engine_failed"]

@@ -11,9 +11,10 @@ import pytest
 from kvquota_sidecar.engines.vllm import read_sample
 from raw_client import Got, RawClient
 from sidecar_rig import SEARCH, Running, config, eventually, post, running_sidecar, share
+from testengine.client import EngineClient
 from testengine.port import EngineUnderTest
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("vllm_client")]  # each begins on an idle engine
 
 TEXT = "The quick brown fox jumps over the lazy dog. " * 4
 OUTPUT = 12  # tokens
@@ -105,8 +106,11 @@ async def test_the_engine_says_its_blocks_and_when_it_started(vllm: EngineUnderT
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
-async def test_a_client_that_leaves_stops_the_engine(vllm: EngineUnderTest, stream: bool) -> None:
+async def test_a_client_that_leaves_stops_the_engine(
+    vllm: EngineUnderTest, vllm_client: EngineClient, stream: bool
+) -> None:
     body = {"model": "tiny", **chat(max_tokens=1800, stream=stream)}
+    at_first = (await vllm_client.readings()).work
     async with before(vllm) as running:
         async with await running.connect() as client:
             client.send(post(json.dumps(body).encode()))
@@ -115,6 +119,10 @@ async def test_a_client_that_leaves_stops_the_engine(vllm: EngineUnderTest, stre
         await running.idle()
         await eventually("the engine is idle", lambda: running.report().engine.running == 0)
         assert (running.report().engine.age_seconds or 0) < 5
+    await vllm_client.until_idle()
+    done = (await vllm_client.readings()).work - at_first
+    assert done.finished == 0
+    assert done.output_tokens < 1800
 
 
 async def test_what_the_engine_refuses_itself_holds_nothing(vllm: EngineUnderTest) -> None:

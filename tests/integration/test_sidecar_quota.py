@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from kvquota_sidecar.estimate.outputs import FEWEST
 from sidecar_rig import SEARCH, begun_stream, both_ends, chat, config, eventually, get, on_both_loops, post, share
 
 UNREADABLE = {
@@ -61,12 +62,13 @@ async def test_a_refusal_names_its_code_and_when_to_come_back_and_frees_nothing_
 
 @on_both_loops
 async def test_growth_beyond_hard_ends_the_youngest_stream_with_a_final_event_and_frees_its_engine() -> None:
-    """Prompts of 3 blocks, and a promise of the one token that the first answer had: two fit, but cannot both grow."""
+    """Prompts of 3 blocks, and a promise of the one token that answers had before: two fit, but cannot both grow."""
     tight = config(share(SEARCH, soft=0, hard=8))
     async with both_ends(wanted=tight) as (running, engine):
-        async with begun_stream(running, engine) as short:
-            short.upstream.end_stream()
-            await short.client.line(b"0\r\n\r\n")
+        for _ in range(FEWEST):
+            async with begun_stream(running, engine) as short:
+                short.upstream.end_stream()
+                await short.client.line(b"0\r\n\r\n")
         async with begun_stream(running, engine) as older, begun_stream(running, engine) as younger:
             for _ in range(31):
                 older.upstream.frame()
@@ -82,7 +84,7 @@ async def test_growth_beyond_hard_ends_the_youngest_stream_with_a_final_event_an
     last = json.loads(rest.rsplit(b"data: ", 1)[1].partition(b"\n")[0])
     assert (last["error"]["code"], last["error"]["retryable"]) == ("tenant_kv_quota_exceeded", True)
     assert b"[DONE]" not in rest
-    assert usage.total.evicted == 1
+    assert (usage.total.ended, usage.total.evicted) == (1, 0)
 
 
 @on_both_loops

@@ -36,7 +36,7 @@ async def test_a_request_that_does_not_arrive_is_a_408(part: bytes, seconds: flo
     clock = ManualClock()
     async with both_ends(clock=clock) as (running, _), await running.connect() as client:
         client.send(part)
-        await eventually("it is read", lambda: running.sidecar._traffic_hub.held_bytes > 0)
+        await eventually("it is read", lambda: running.sidecar._traffic_hub.buffers.total_bytes > 0)
         clock.now += seconds - 0.1
         await asyncio.sleep(0.2)
         client.send(b"" if len(part) > 50 else b"T")  # a byte more does not buy more time
@@ -96,7 +96,7 @@ async def test_a_stranger_is_turned_away_before_its_body_is_read() -> None:
     async with both_ends() as (running, _), await running.connect() as client:
         client.send(request)
         got = await client.answer()
-        assert running.sidecar._traffic_hub.held_bytes < 1 << 20
+        assert running.sidecar._traffic_hub.buffers.total_bytes < 1 << 20
         assert await client.eof() == b""
     assert (got.status, got.code) == (401, "unknown_tenant")
 
@@ -231,7 +231,7 @@ async def test_connections_within_a_request_are_cut_in_the_end(monkeypatch: pyte
     monkeypatch.setattr(sidecar, "FLUSH_SECONDS", 0.1)
     async with both_ends() as (running, _), await running.connect() as client:
         client.send(b"POST /v1/comp")
-        await eventually("it is read", lambda: running.sidecar._traffic_hub.held_bytes > 0)
+        await eventually("it is read", lambda: running.sidecar._traffic_hub.buffers.total_bytes > 0)
         async with asyncio.timeout(DEADLINE_SECONDS):
             await running.sidecar.stop()
         assert await client.eof() == b""

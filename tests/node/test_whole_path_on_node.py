@@ -78,7 +78,7 @@ def sidecar_container() -> dict[str, Any]:
         ],
         "ports": [{"name": "kvquota", "containerPort": 9600}],
         "startupProbe": {"httpGet": {"path": "/healthz", "port": 9600}, "periodSeconds": 1, "failureThreshold": 30},
-        "resources": {"requests": {"cpu": "200m", "memory": "128Mi"}, "limits": {"cpu": "200m", "memory": "128Mi"}},
+        "resources": {"requests": {"cpu": "200m", "memory": "256Mi"}, "limits": {"cpu": "200m", "memory": "256Mi"}},
         "securityContext": RESTRICTED,
         "volumeMounts": [
             {"name": "kvquota-config", "mountPath": "/etc/kvquota/config", "readOnly": True},

@@ -12,6 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from bookkeeping import BLOCK, PERIOD, config, sample, share
 from kvquota_api.amounts import Tokens
+from kvquota_sidecar.estimate.outputs import FEWEST
+from kvquota_sidecar.ledger.asking import Growth
 from kvquota_sidecar.ledger.books import Admitted, Ask, Books, Cause, Ending, LedgerError, Refusal
 
 NAMES = ("search", "batch", "night")
@@ -34,6 +36,7 @@ class Running:
     limit: int
     hard: int
     promised: int
+    growth: Growth
     filled: bool = False  # the engine has taken it up
     produced: int = 0
     seen: int = 0
@@ -111,33 +114,33 @@ class BooksMachine(RuleBasedStateMachine):
         error=st.sampled_from([0, 0, 0, -20, 20]),
         limit=st.sampled_from([None, 0, 1, BLOCK, 10 * BLOCK, 30 * BLOCK]),
         copies=st.sampled_from([1, 1, 1, 2, 4]),
+        growth=st.sampled_from(["Seen", "Unseen"]),
     )
-    def ask(self, name: str, prompt: int, error: int, limit: int | None, copies: int) -> None:
+    def ask(self, name: str, prompt: int, error: int, limit: int | None, copies: int, growth: Growth = "Seen") -> None:
         estimate = max(1, prompt - error)
-        wanted = Ask(f"inference/{name}", (Tokens(estimate),), copies, None if limit is None else Tokens(limit))
+        wanted = Ask(f"inference/{name}", (Tokens(estimate),), copies, None if limit is None else Tokens(limit), growth)
         before = self.reserved()
         answer = self.books.ask(wanted, self.now)
         if isinstance(answer, Refusal):
             assert self.reserved() == before, "a refusal takes nothing"
             assert (answer.retry_after is not None) == answer.retryable
             return
-        self.admitted(answer, name, prompt, estimate, limit, copies, sum(before.values()))
+        self.admitted(answer, wanted, prompt, sum(before.values()))
 
-    def admitted(
-        self, answer: Admitted, name: str, prompt: int, estimate: int, limit: int | None, copies: int, before: int
-    ) -> None:
+    def admitted(self, answer: Admitted, wanted: Ask, prompt: int, before: int) -> None:
+        name, estimate, limit = wanted.tenant.removeprefix("inference/"), wanted.prompts[0], wanted.output_limit
         own = self.shares[name]
         context = min(CONTEXT, own.max_context_tokens or CONTEXT) if own.enforcement == "Enforce" else CONTEXT
         most = max(1, context - estimate) if limit is None else limit
         self.engine.running[answer.ticket] = Running(
-            name, prompt, estimate, copies, most, own.hard_blocks, answer.reserved
+            name, prompt, estimate, wanted.copies, most, own.hard_blocks, answer.reserved, wanted.growth
         )
         assert sum(self.reserved().values()) == before + answer.reserved
         if own.enforcement == "Enforce":
             assert self.reserved()[f"inference/{name}"] <= own.hard_blocks
             assert own.max_concurrent_requests is None or self.in_flight(name) <= own.max_concurrent_requests
 
-    @rule(name=st.sampled_from(NAMES), times=st.integers(1, 10))
+    @rule(name=st.sampled_from(NAMES), times=st.integers(1, FEWEST + 5))
     def answer_shortly(self, name: str, times: int) -> None:
         """So that the next requests are promised little, and grow past it."""
         for _ in range(times):
@@ -149,7 +152,7 @@ class BooksMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES), together=st.integers(1, 8), each=st.integers(1, 20))
     def outgrow(self, name: str, together: int, each: int) -> None:
         """Several requests of which little was expected, and which all become long."""
-        self.answer_shortly(name, 3)
+        self.answer_shortly(name, FEWEST)
         known = set(self.engine.running)
         for _ in range(together):
             self.ask(name, 2 * BLOCK, 0, 20 * BLOCK, 1)
@@ -276,11 +279,15 @@ class BooksMachine(RuleBasedStateMachine):
     def what_a_tenant_really_holds_passes_its_charge_by_the_error_of_the_estimate_only(self) -> None:
         for name in NAMES:
             error = sum(
-                (blocks(max(0, each.prompt - each.estimate)) + blocks(each.produced - each.seen) + 1) * each.copies
+                (blocks(max(0, each.prompt - each.estimate)) + self.untold(each) + 1) * each.copies
                 for each in self.live(name)
             )
             held = sum(each.held() for each in self.live(name))
             assert held <= self.reserved().get(f"inference/{name}", 0) + error
+
+    def untold(self, request: Running) -> int:
+        """Blocks that the books cannot know of; where nothing would be told they have reserved all there may be."""
+        return blocks(request.produced - request.seen) if request.growth == "Seen" else 0
 
     def teardown(self) -> None:
         for ticket in list(self.engine.running):

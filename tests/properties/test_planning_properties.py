@@ -1,6 +1,6 @@
 """Dividing pods between tenants: nothing is promised twice, and splitting creates nothing."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvquota_api.amounts import Blocks
@@ -56,7 +56,6 @@ def tenants(draw, most=6):
 
 
 @given(tenants(), usables, st.integers(0, 100))
-@settings(deadline=None)
 def test_softs_sum_to_at_most_what_shed_leaves(who, pods, shed):
     quotas, kept = who
     for pod in grant_shares(quotas, [PodRoom(usable, kept) for usable in pods], KV, shed):
@@ -65,7 +64,6 @@ def test_softs_sum_to_at_most_what_shed_leaves(who, pods, shed):
 
 
 @given(tenants(), usables)
-@settings(deadline=None)
 def test_no_soft_is_above_its_hard_and_no_hard_above_its_pod(who, pods):
     quotas, kept = who
     names = {quota.tenant for quota in quotas}
@@ -76,7 +74,6 @@ def test_no_soft_is_above_its_hard_and_no_hard_above_its_pod(who, pods):
 
 
 @given(tenants(), usables)
-@settings(deadline=None)
 def test_a_pool_limit_is_never_passed_by_the_pods_together(who, pods):
     quotas, kept = who
     together = Blocks(sum(pods))
@@ -91,7 +88,6 @@ def test_a_pool_limit_is_never_passed_by_the_pods_together(who, pods):
 
 
 @given(tenants(), usables)
-@settings(deadline=None)
 def test_dividing_again_with_everything_kept_changes_nothing(who, pods):
     quotas, kept = who
     first = grant_shares(quotas, [PodRoom(usable, kept) for usable in pods], KV, 85)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -9,10 +10,13 @@ import msgspec
 from kvquota_api.amounts import Blocks, Tokens
 from kvquota_api.memory.blocks import LayerGroup
 from kvquota_api.pod_config import KvPlan, Ladder, PodConfig, PodRef, PoolRef, TenantShare
-from kvquota_sidecar.ledger.books import Admitted, Ask, Books, EngineSample
+from kvquota_sidecar.estimate.outputs import FEWEST
+from kvquota_sidecar.ledger.books import Admitted, Ask, Books, Cause, EngineSample
 
 BLOCK = 16  # tokens of a block in every config here
 PERIOD = 1.0  # seconds between two readings of the gauge
+
+streamed = partial(Ask, growth="Seen")  # a request whose output is seen while it grows
 
 
 def share(name: str = "search", **changes: Any) -> TenantShare:
@@ -54,7 +58,7 @@ def open_books(*shares: TenantShare, now: float = 0.0, **changes: Any) -> Books:
 
 def ask(name: str, blocks: int, *, output: int = BLOCK, copies: int = 1) -> Ask:
     """A request whose prompt and output limit together take `blocks` blocks, `output` tokens of them the output."""
-    return Ask(f"inference/{name}", (Tokens(blocks * BLOCK - output),), copies, Tokens(output))
+    return streamed(f"inference/{name}", (Tokens(blocks * BLOCK - output),), copies, Tokens(output))
 
 
 def admit(books: Books, name: str, blocks: int, now: float = 0.0, *, output: int = BLOCK) -> int:
@@ -63,6 +67,15 @@ def admit(books: Books, name: str, blocks: int, now: float = 0.0, *, output: int
     assert isinstance(answer, Admitted), answer
     assert answer.reserved == blocks
     return answer.ticket
+
+
+def answered(books: Books, produced: int, cause: Cause = Cause.FINISHED, *, times: int = FEWEST) -> None:
+    """As many requests of tenant search as it takes to learn from them, each over after `produced` tokens."""
+    for _ in range(times):
+        answer = books.ask(streamed("inference/search", (Tokens(1),), 1, Tokens(produced)), 0.0)
+        assert isinstance(answer, Admitted)
+        books.grow(answer.ticket, Tokens(produced), 0.0)
+        books.release(answer.ticket, cause, 0.0)
 
 
 def sample(

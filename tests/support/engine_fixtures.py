@@ -25,6 +25,14 @@ def vllm(vllm_engine: VllmEngine) -> EngineUnderTest:
     return vllm_engine.under_test
 
 
+@pytest.fixture
+async def vllm_client(vllm: EngineUnderTest) -> AsyncIterator[EngineClient]:
+    """A client of the real vLLM, which is idle when the test begins."""
+    async with client_of(vllm) as client:
+        await client.until_idle()
+        yield client
+
+
 @pytest.fixture(params=["fake", pytest.param("vllm", marks=pytest.mark.engine)])
 async def either_engine(request: pytest.FixtureRequest) -> AsyncIterator[EngineUnderTest]:
     """The fake engine and the real one in turn, of the same size."""

@@ -24,7 +24,7 @@ from kvquota_api.pod_config import (
     sealed,
 )
 from kvquota_api.usage import EngineUsage, InForce, SyncRequest, UsageReport
-from kvquota_operator.reconcile.observed import InvalidSeen, Observed, PodSeen, PoolKey, SecretSeen
+from kvquota_operator.reconcile.observed import InvalidSeen, Observed, Orphans, PodSeen, PoolKey, SecretSeen
 from kvquota_operator.reconcile.plan import EventWanted, Plan, SecretWanted
 
 POOL = PoolKey("inference", "llama-8b")
@@ -111,18 +111,23 @@ class FakeCluster:
         if not self.there:
             return None
         stored = InvalidSeen("ModelPool", pool.name, "uid-pool", self.edition, "not looked at", {})
-        quotas = tuple(
-            InvalidSeen("TenantQuota", name, f"uid-{name}", 1, "", status)
-            for name, status in self.quota_statuses.items()
-        )
         return Observed(
             key=pool,
             pool=stored,
             pool_status=self.pool_status,
-            invalid=quotas,
+            invalid=self._quotas(),
             pods=self.pods,
             configs=dict(self.configs),
             secret=self.secret,
+        )
+
+    async def orphans(self, pool: PoolKey) -> Orphans:
+        return Orphans(key=pool, invalid=self._quotas())
+
+    def _quotas(self) -> tuple[InvalidSeen, ...]:
+        return tuple(
+            InvalidSeen("TenantQuota", name, f"uid-{name}", 1, "", status)
+            for name, status in self.quota_statuses.items()
         )
 
     async def apply_config(self, config: PodConfig) -> None:

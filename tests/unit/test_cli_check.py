@@ -106,7 +106,7 @@ def test_what_is_wrong_is_said_once_at_its_line_and_ends_with_1(
     assert code == 1
     assert lines[0].startswith(line)
     assert len(lines) == 2
-    assert lines[1].startswith("1 error in ")
+    assert lines[1].startswith("1 error")
 
 
 @pytest.mark.parametrize(
@@ -183,3 +183,18 @@ def test_files_without_anything_of_ours_are_a_wrong_use(tmp_path: Path, capsys: 
     assert capsys.readouterr().err.startswith(
         "kvquota: no ModelPool, TenantQuota, Secret or ConfigMap is in these files"
     )
+
+
+def test_a_pool_that_is_not_among_pools_of_its_namespace_is_an_error_with_the_nearest_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, lines = run(tmp_path, capsys, pool(name="pools") + quota("q", "t"))
+    assert (code, lines[0].partition("name: ")[2]) == (
+        1,
+        "no ModelPool pool of namespace default is among these files; did you mean pools?",
+    )
+
+
+def test_a_kind_that_is_none_is_not_counted_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, lines = run(tmp_path, capsys, quota("q", "t").replace("TenantQuota", "TenantQuotas"))
+    assert (code, lines[-1]) == (1, "1 error; no object could be checked")

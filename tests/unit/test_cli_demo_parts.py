@@ -12,6 +12,7 @@ from kvquota_api.usage import EngineUsage, InForce, PoolUsage, UsageReport
 from kvquota_api.validation import parse_model_pool
 from kvquota_cli.checking import check
 from kvquota_cli.demo.display import PlainDisplay
+from kvquota_cli.demo.going_on import Started, going_on
 from kvquota_cli.demo.scenario import (
     FLOOD,
     STEADY,
@@ -24,12 +25,15 @@ from kvquota_cli.demo.scenario import (
     model_pool,
     scenario_of,
 )
-from kvquota_cli.demo.tally import Refused, Tally, percentile
-from kvquota_cli.demo.verdict import Leftover, Outcome, leftover_of, summary
+from kvquota_cli.demo.tally import Act, Refused, Tally, percentile
+from kvquota_cli.demo.telling import is_over, tells_of
+from kvquota_cli.demo.verdict import Leftover, Outcome, counts_of, leftover_of, summary
 from kvquota_cli.errors import CliError, ExitCode, told_by
 from kvquota_cli.manifests.documents import read_documents
 from kvquota_cli.manifests.last_good import InForce as Files
 from kvquota_cli.tables.table import Table
+from kvquota_cli.wrapping import wrapped
+from kvquota_fakeengine.__main__ import read_options
 
 SETTING = Setting("ns", {STEADY: "kvq-" + "0123456789abcdef" * 4, FLOOD: "kvq-" + "fedcba9876543210" * 4})
 CLEAN = Leftover(reserved_blocks=0, unattributed_blocks=0, engine_blocks=0, engine_running=0)
@@ -99,6 +103,7 @@ def tally(*, answered: tuple[int, int] = (3, 3), refused: Mapping[str, int] | No
     for code, count in (refused or {}).items():
         for number in range(count):
             told.refuse("Enforced", Refused(429, code, f"sentence {number} of {code}"))
+    told.cut = cut
     told.sent = told.answers + told.refusals + cut
     return told
 
@@ -190,10 +195,89 @@ def test_a_plain_display_prints_every_fifth_look_and_the_end_of_an_act(capsys: p
     table, tallies = Table(("NAME", "STATE"), (("q", "Ready"),)), {STEADY: tally()}
     with PlainDisplay() as display:
         for _ in range(6):
-            display.show(table, tallies)
+            display.show(table, tallies, telling=True)
         display.conclude(table, tallies)
-    block = "\nNAME   STATE\nq      Ready\nsteady: 6 sent, 6 answered, 0 refused\n\n"
+    block = "NAME   STATE\nq      Ready\nsteady: 6 sent, 6 answered, 0 refused\n\n"
     assert capsys.readouterr().out == 2 * block
+
+
+def test_a_plain_display_prints_no_table_that_tells_of_something_else(capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(6):
+        PlainDisplay().show(Table(("NAME",), ()), {}, telling=False)
+    display = PlainDisplay()
+    for telling in (*[False] * 7, True, True):
+        display.show(Table(("NAME",), ()), {}, telling=telling)
+    assert capsys.readouterr().out == "NAME\n\n"
+
+
+def test_what_came_of_all_requests_sums_to_what_was_sent() -> None:
+    told = tally(refused={HARD: 5}, cut=2)
+    told.sent += 4
+    assert counts_of(told) == "17 sent, 6 answered, 5 refused, 2 cut when an act ended, 4 running"
+
+
+def row(name: str, used: str, in_flight: str) -> tuple[str, ...]:
+    return (name, used, in_flight)
+
+
+@pytest.mark.parametrize(
+    ("act", "flood", "steady", "tells"),
+    [
+        pytest.param("Counted", ("0", "0"), ("0", "0"), False, id="a status from before the flood"),
+        pytest.param("Counted", ("", ""), ("", ""), False, id="no status yet"),
+        pytest.param("Counted", ("900", "3"), ("0", "3"), True, id="steady waits behind the flood"),
+        pytest.param("Enforced", ("900", "3"), ("0", "3"), False, id="steady was only just admitted"),
+        pytest.param("Enforced", ("900", "3"), ("96", "3"), True, id="both run"),
+        pytest.param("Enforced", ("900", "3"), ("0", "0"), True, id="steady pauses"),
+        pytest.param("Enforced", ("0", "3"), ("96", "3"), False, id="the flood holds nothing yet"),
+    ],
+)
+def test_when_a_table_tells_of_its_act(act: Act, flood: tuple[str, str], steady: tuple[str, str], tells: bool) -> None:
+    rows = (row(FLOOD, *flood), row(STEADY, *steady))
+    assert tells_of(act, Table(("NAME", "USED", "INFLIGHT"), rows)) is tells
+
+
+@pytest.mark.parametrize(("used", "in_flight", "over"), [("0", "0", True), ("0", "3", False), ("16", "0", False)])
+def test_the_last_table_has_nothing_running(used: str, in_flight: str, over: bool) -> None:
+    rows = (row(FLOOD, "0", "0"), row(STEADY, used, in_flight))
+    assert is_over(Table(("NAME", "USED", "INFLIGHT"), rows)) is over
+
+
+def test_what_to_do_next_runs_as_it_is_printed_from_where_the_program_was_started() -> None:
+    lines = going_on(Started("/repo/.venv/bin/kvquota", "/repo/.venv/bin/python", "/repo", examples=True), 200)
+    assert [line.strip() for line in lines if line.startswith("  ")] == [
+        ".venv/bin/python -m kvquota_fakeengine --port 8000 --model llama-3.1-8b-instruct"
+        " --num-gpu-blocks-override 18432 --block-size 16 --max-model-len 32768",
+        ".venv/bin/kvquota serve --manifests examples/ --engine http://127.0.0.1:8000",
+        ".venv/bin/kvquota demo --kubeconfig ~/.kube/config",
+        ".venv/bin/kvquota check examples/",
+    ]
+
+
+def test_a_program_that_a_module_started_is_called_as_a_module_and_its_long_lines_can_be_pasted() -> None:
+    lines = going_on(Started("/lib/kvquota_cli/__main__.py", "/usr/bin/python3", "/repo", examples=False), 80)
+    joined = "\n".join(lines).replace(" \\\n", " ")
+    assert "  /usr/bin/python3 -m kvquota_cli check DIR" in joined.splitlines()
+    assert max(map(len, lines)) <= 80
+    fake = next(line for line in joined.splitlines() if "kvquota_fakeengine" in line)
+    assert read_options(fake.split()[3:]).settings.blocks == 18_432
+
+
+@pytest.mark.parametrize(
+    ("line", "lines"),
+    [
+        pytest.param("", [""], id="nothing"),
+        pytest.param(
+            "flood     one two-three four", ["flood     one", "          two-three", "          four"], id="label"
+        ),
+        pytest.param(
+            "  held    one two three four", ["  held    one two", "          three four"], id="indented label"
+        ),
+        pytest.param("a-word-that-is-too-long-to-fit", ["a-word-that-is-too-long-to-fit"], id="a long word"),
+    ],
+)
+def test_prose_is_broken_between_words_below_where_its_text_begins(line: str, lines: list[str]) -> None:
+    assert wrapped(line, 20) == lines
 
 
 def test_of_several_failures_at_once_the_first_foreseen_one_is_told() -> None:

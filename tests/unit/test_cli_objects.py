@@ -14,6 +14,7 @@ from kvquota_cli.manifests.last_good import InForce
 from kvquota_cli.manifests.places import ObjectKey
 from kvquota_operator.ports import VanishedError
 from kvquota_operator.reconcile.observed import InvalidSeen, KeyFound, KeyProblem, Observed, PoolKey, QuotaSeen
+from kvquota_operator.reconcile.plan import EventWanted
 
 START = datetime(2026, 11, 1, 12, tzinfo=UTC)
 KEY = "kvq-" + "0123456789abcdef" * 4
@@ -234,6 +235,23 @@ async def test_the_operator_sees_the_pool_its_quotas_their_keys_and_one_governed
 
 async def test_a_pool_that_no_file_has_is_gone() -> None:
     assert await cluster(objects(QUOTA)).observe(PoolKey("ns", "pool")) is None
+
+
+async def test_the_end_of_a_pool_is_told_once_and_its_quotas_are_orphans_of_the_pools_that_are_left() -> None:
+    lines: list[str] = []
+    held = objects(POOL, QUOTA)
+    files = FileCluster(held, engine_pod("ns"), new_secret(), tell=lines.append)
+    key = PoolKey("ns", "pool")
+    await files.observe(key)
+    held.take(force(POOL.replace("name: pool", "name: pools"), QUOTA), START)
+    assert [await files.observe(key), await files.observe(key)] == [None, None]
+    found = await files.orphans(key)
+    await files.record("ns", EventWanted("TenantQuota", "q", "", "Warning", "PoolNotFound", "not told again"))
+    assert ([each.quota.metadata.name for each in found.quotas], found.invalid, found.pools) == (["q"], (), ("pools",))
+    assert lines == [
+        "ModelPool ns/pool is gone from the manifests: its quotas stay in force on the sidecar until it is back or this"
+        " process ends"
+    ]
 
 
 async def test_objects_that_do_not_parse_are_seen_as_such_with_their_status() -> None:

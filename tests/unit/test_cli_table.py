@@ -119,3 +119,24 @@ def test_the_columns_of_the_crds_can_all_be_followed_and_are_those_that_people_l
 
 def test_a_table_without_rows_is_its_header() -> None:
     assert printed(Table(("NAME", "AGE"), ())) == ("NAME   AGE",)
+
+
+QUOTAS = Table(
+    ("NAME", "TENANT", "POOL", "SOFT", "STATE", "AGE"), (("flood", "flood", "demo", "832", "Refusing", "14s"),)
+)
+
+
+@pytest.mark.parametrize(
+    ("columns", "lines"),
+    [
+        (47, ("NAME    TENANT   POOL   SOFT   STATE      AGE", "flood   flood    demo   832    Refusing   14s")),
+        (44, ("NAME   TENANT  POOL  SOFT  STATE     AGE", "flood  flood   demo  832   Refusing  14s")),
+        (34, ("NAME   TENANT  SOFT  STATE     AGE", "flood  flood   832   Refusing  14s")),
+        (33, ("NAME  TENANT SOFT STATE    AGE", "flood flood  832  Refusing 14s")),
+        (10, ("NAME  SOFT STATE    AGE", "flood 832  Refusing 14s")),
+    ],
+)
+def test_a_wide_table_loses_its_gaps_and_then_its_pool_before_anything_is_cut(
+    columns: int, lines: tuple[str, str]
+) -> None:
+    assert printed(QUOTAS, columns) == lines

@@ -9,7 +9,14 @@ import pytest
 import virtual_time
 from kvquota_operator.controller import Silent
 from kvquota_operator.errands import FORGET_SECONDS, LONGEST_HOLD_SECONDS, Errands, Target
-from kvquota_operator.ports import ConflictError, ThrottledError, VanishedError
+from kvquota_operator.ports import (
+    ConflictError,
+    PortError,
+    ThrottledError,
+    TokenNotYetError,
+    TokenRefusedError,
+    VanishedError,
+)
 
 TARGET = Target("Config", "uid-1")
 
@@ -158,3 +165,24 @@ def test_a_failure_is_told_when_it_begins_and_when_it_is_over(caplog: pytest.Log
         ("WARNING", "inference/llama-8b: Config uid-1: changed (Conflict); trying again"),
         ("INFO", "inference/llama-8b: Config uid-1: works again"),
     ]
+
+
+NOT_YET, REFUSED = TokenNotYetError("not yet"), TokenRefusedError("refused")
+
+
+@pytest.mark.parametrize(
+    ("errors", "told"),
+    [
+        pytest.param([NOT_YET, NOT_YET], ["INFO"], id="what passes by itself is told once, and is no warning"),
+        pytest.param([NOT_YET, REFUSED, REFUSED], ["INFO", "WARNING"], id="what gets worse is told once more"),
+        pytest.param([REFUSED, NOT_YET], ["WARNING"], id="what gets better is not"),
+    ],
+)
+def test_how_loud_a_failure_is(errors: list[PortError], told: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    async def story(errands: Errands) -> None:
+        for error in errors:
+            errands.failed(TARGET, error)
+
+    with caplog.at_level(logging.INFO):
+        with_errands(story)
+    assert [each.levelname for each in caplog.records] == told

@@ -20,6 +20,7 @@ from kvquota_operator.adapters.reads import FRESH_SECONDS
 from kvquota_operator.ports import (
     ClusterTimeoutError,
     ConflictError,
+    ForbiddenError,
     NotOursError,
     RefusedError,
     UnreachableError,
@@ -39,12 +40,16 @@ EVENTS = "/apis/events.k8s.io/v1/namespaces/inference/events"
 
 
 class FakeApi:
-    """Objects by path. `down`: raised by everything; a watch tells what `tell` is given, and no other change."""
+    """Objects by path. `down`: raised by everything, `refused` by path.
+
+    A watch tells what `tell` is given, and no other change.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[str, Json] = {}
         self.version = 0
         self.down: Exception | None = None
+        self.refused: dict[str, Exception] = {}
         self.news: dict[str, asyncio.Queue[Json]] = {}
         self.selectors: list[str] = []
 
@@ -104,6 +109,8 @@ class FakeApi:
 
     def _found(self, path: str) -> Json:
         self._answer()
+        if path in self.refused:
+            raise self.refused[path]
         if path not in self.objects:
             raise VanishedError("404")
         return self.objects[path]
@@ -169,6 +176,60 @@ def test_a_pool_that_nobody_knows_is_not_there() -> None:
         assert await scene.cluster.observe(PoolKey("inference", "other")) is None
 
     play(story)
+
+
+def test_a_quota_without_a_pool_is_an_orphan_and_is_looked_at_again_when_pools_come_and_go() -> None:
+    nowhere = PoolKey("inference", "lama")
+
+    async def story(scene: Scene) -> None:
+        bad = quota("bad", pool="lama", priority="x")
+        for stored in (quota("search", pool="lama"), bad):
+            name = stored["metadata"]["name"]
+            scene.cluster.inbox.deliver("TenantQuota", "ADDED", scene.api.store(f"{QUOTAS}/{name}", stored))
+        await asyncio.sleep(0.1)
+        assert nowhere in scene.touched
+        assert await scene.cluster.observe(nowhere) is None
+        found = await scene.cluster.orphans(nowhere)
+        assert [each.quota.metadata.name for each in found.quotas] == ["search"]
+        assert ([each.name for each in found.invalid], found.pools) == (["bad"], ("llama",))
+        for change in ("ADDED", "DELETED"):
+            scene.touched.clear()
+            scene.cluster.inbox.deliver("ModelPool", change, scene.api.store(f"{POOLS}/qwen", pool("qwen")))
+            await asyncio.sleep(0.1)
+            assert set(scene.touched) == {nowhere, PoolKey("inference", "qwen")}
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("setting", "warned"),
+    [
+        pytest.param({}, True, id="a namespace that is not there is named"),
+        pytest.param({"there": True}, False, id="an empty namespace is fine"),
+        pytest.param({"refused": ForbiddenError("403")}, False, id="without the right to ask nothing is said"),
+        pytest.param({"used": True}, False, id="a namespace with a pool is there"),
+    ],
+)
+def test_a_namespace_that_does_not_exist_is_named_once(
+    setting: dict[str, Any], warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def whole() -> None:
+        scene = Scene()
+        if not setting.get("used"):
+            del scene.api.objects[f"{POOLS}/llama"]
+        if setting.get("there"):
+            scene.api.store(CORE, {"kind": "Namespace"})
+        if setting.get("refused"):
+            scene.api.refused[CORE] = setting["refused"]
+        running = asyncio.create_task(scene.cluster.run(scene.touched.append))
+        await asyncio.sleep(3 * RESYNC_SECONDS)
+        running.cancel()
+        await asyncio.wait([running])
+
+    virtual_time.run(whole())
+    told = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    sentence = "namespace inference does not exist (yet): create it or correct --namespace; waiting for it"
+    assert told == ([sentence] if warned else [])
 
 
 def test_events_are_taken_as_they_come() -> None:

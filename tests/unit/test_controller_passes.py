@@ -399,6 +399,34 @@ def test_a_pool_that_is_gone_is_left_alone_until_it_is_touched_again() -> None:
     play(World().with_pods("pod-0"), story)
 
 
+def test_the_quotas_of_a_pool_that_is_gone_are_told_so_once() -> None:
+    async def story(world: World) -> None:
+        world.controller.touch(POOL)
+        await settled(world)
+        world.cluster.there = False
+        world.controller.touch(POOL)
+        await asyncio.sleep(20.0)
+        assert world.journal.taken() == ["observe", "quota status search", "event InvalidSpec of search", "observe"]
+        assert world.cluster.quota_statuses["search"]["state"] == "NotReady"
+        assert world.controller.pools == 0
+
+    play(a_full_world(), story)
+
+
+def test_an_orphan_whose_status_could_not_be_written_is_tried_again() -> None:
+    async def story(world: World) -> None:
+        world.cluster.there = False
+        world.cluster.quota_statuses["search"] = {}
+        world.cluster.failures["quota status"] = [UnreachableError("away"), ConflictError("changed")]
+        world.controller.touch(POOL)
+        await asyncio.sleep(20.0)
+        assert world.journal.taken().count("quota status search") == 3
+        assert world.cluster.quota_statuses["search"]["state"] == "NotReady"
+        assert world.controller.pools == 0
+
+    play(World(), story)
+
+
 def test_a_pool_that_comes_back_while_its_end_is_noticed_goes_on() -> None:
     async def story(world: World) -> None:
         world.cluster.there = False

@@ -1,12 +1,14 @@
 """One conversation with a sidecar, and what stays of it."""
 
+import asyncio
+
 import msgspec
 import pytest
 
 import virtual_time
 from kvquota_api.pod_config import decode_config, decode_identity
 from kvquota_api.usage import InForce, SyncRequest, UsageReport
-from kvquota_operator.ports import PodTimeoutError
+from kvquota_operator.ports import ChannelError, PodTimeoutError, TokenNotYetError, TokenRefusedError
 from kvquota_operator.reconcile.observed import ReportSeen
 from kvquota_operator.syncing import Conversation, Documents, PodMemory
 from operator_fakes import FakeChannel, FakePod, Journal, config, identity, pod, report
@@ -159,3 +161,32 @@ def test_documents_travel_as_they_were_sealed() -> None:
     sent = msgspec.json.decode(msgspec.json.encode(lacking))
     assert decode_config(msgspec.json.encode(sent["config"])) == CONFIG
     assert decode_identity(msgspec.json.encode(sent["identity"])) == IDENTITY
+
+
+@pytest.mark.parametrize(
+    ("age", "raised"),
+    [
+        pytest.param(0.0, TokenNotYetError, id="a new pod"),
+        pytest.param(59.0, TokenNotYetError, id="a pod of 59 seconds"),
+        pytest.param(60.0, TokenRefusedError, id="a pod of a minute"),
+    ],
+)
+def test_a_pod_that_does_not_know_the_token_has_a_minute(age: float, raised: type[ChannelError]) -> None:
+    refused = TokenRefusedError("the sidecar does not accept the pool's token")
+    there, memory = FakePod(failures=[refused, refused]), PodMemory()
+    talk = Conversation(pod(), "token", WANTED, memory)
+
+    async def scene() -> ChannelError | None:
+        channel, clock = FakeChannel(Journal(), {"pod-0": there}), virtual_time.LoopClock()
+        with pytest.raises(TokenRefusedError):
+            await talk.hold(channel, clock)
+        await asyncio.sleep(age)
+        try:
+            await talk.hold(channel, clock)
+        except ChannelError as error:
+            return error
+        return None
+
+    found = virtual_time.run(scene())
+    assert (type(found), str(found).startswith("not yet: ")) == (raised, raised is TokenNotYetError)
+    assert memory.seen == ReportSeen(None, None, str(refused))

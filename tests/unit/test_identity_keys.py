@@ -3,11 +3,12 @@
 import pytest
 
 from kvquota_sidecar.proxy.head import Head, read_head
-from kvquota_sidecar.proxy.identity import MAX_KEY_BYTES, Directory, Failure, credential_headers, identify
+from kvquota_sidecar.proxy.identity import MAX_KEY_BYTES, Directory, Failure, credential_headers, identify, to_withhold
 from sidecar_rig import BATCH, KEYS, SEARCH, config, identity
 
 S, B = KEYS[SEARCH].encode(), KEYS[BATCH].encode()
 STRANGE = "kvq-\u00e4"  # a key that is not ASCII is a key all the same
+SECOND = "kvq-second"  # another key of the same tenant
 
 
 def head(*headers: bytes, path: str = "/v1/completions") -> Head:
@@ -18,7 +19,7 @@ def head(*headers: bytes, path: str = "/v1/completions") -> Head:
 
 
 def directory(**changes: object) -> Directory:
-    return Directory.of(config(**changes), identity(**{STRANGE: BATCH, "orphan": "shop/gone"}))
+    return Directory.of(config(**changes), identity(**{STRANGE: BATCH, "orphan": "shop/gone", SECOND: SEARCH}))
 
 
 CASES: dict[str, tuple[Head, str | Failure]] = {
@@ -44,6 +45,26 @@ CASES: dict[str, tuple[Head, str | Failure]] = {
         head(b"X-Api-Key: " + S, b"Authorization: Bearer " + B, path="/v1/messages"),
         Failure.CONTRADICTION,
     ),
+    "another tenant's key in Anthropic's header, on a route of OpenAI's": (
+        head(b"Authorization: Bearer " + S, b"X-Api-Key: " + B),
+        Failure.CONTRADICTION,
+    ),
+    "the same key in both, on a route of OpenAI's": (head(b"Authorization: Bearer " + S, b"X-Api-Key: " + S), SEARCH),
+    "two keys of one tenant": (head(b"Authorization: Bearer " + S, b"X-Api-Key: " + SECOND.encode()), SEARCH),
+    "an unknown key beside a known one": (
+        head(b"Authorization: Bearer " + S, b"X-Api-Key: nonsense"),
+        Failure.CONTRADICTION,
+    ),
+    "a known key beside an unknown one": (
+        head(b"Authorization: Bearer nonsense", b"X-Api-Key: " + S),
+        Failure.CONTRADICTION,
+    ),
+    "two unknown keys": (head(b"Authorization: Bearer a", b"X-Api-Key: b"), Failure.CONTRADICTION),
+    "the same unknown key in both": (head(b"Authorization: Bearer a", b"X-Api-Key: a"), Failure.UNKNOWN),
+    "a second header twice": (
+        head(b"Authorization: Bearer " + S, b"X-Api-Key: " + S, b"X-Api-Key: " + S),
+        Failure.CONTRADICTION,
+    ),
     "a header that names a tenant": (head(b"X-Kvquota-Tenant: " + SEARCH.encode()), Failure.UNKNOWN),
     "a header that names another tenant": (head(b"X-Tenant: shop/batch", b"Authorization: Bearer " + S), SEARCH),
 }
@@ -66,7 +87,33 @@ def test_a_header_of_its_own_holds_the_bare_key() -> None:
     known = directory(api_key_header="X-Our-Key")
     assert identify(head(b"x-our-key: " + S), known) == SEARCH
     assert identify(head(b"Authorization: Bearer " + S), known) == Failure.UNKNOWN
+    assert identify(head(b"x-our-key: " + S, b"Authorization: Bearer " + B), known) == Failure.CONTRADICTION
     assert credential_headers(known) == {b"authorization", b"x-api-key", b"x-our-key"}
+
+
+KEY, BEARER_KEY = b"X-Api-Key: " + S, b"Authorization: Bearer " + S
+WITHHELD: dict[str, tuple[Head, dict[str, object], set[bytes]]] = {
+    "beside the key in Authorization": (head(BEARER_KEY), {}, {b"x-api-key"}),
+    "beside the same key in both": (head(KEY, BEARER_KEY), {}, {b"x-api-key"}),
+    "beside Anthropic's": (head(KEY, path="/v1/messages"), {}, {b"authorization"}),
+    "beside a header of its own": (
+        head(KEY, BEARER_KEY, b"X-Our-Key: " + S),
+        {"api_key_header": "X-Our-Key"},
+        {b"authorization", b"x-api-key"},
+    ),
+    "all of them, where the pool says so": (
+        head(BEARER_KEY),
+        {"authorization": "Remove"},
+        {b"authorization", b"x-api-key"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("request_head", "changes", "expected"), WITHHELD.values(), ids=WITHHELD)
+def test_the_engine_sees_one_credential_at_most(
+    request_head: Head, changes: dict[str, object], expected: set[bytes]
+) -> None:
+    assert to_withhold(request_head, directory(**changes)) == expected
 
 
 def test_without_an_identity_nobody_is_known() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from bookkeeping import admit, config, open_books, sample, share
+from bookkeeping import admit, answered, config, open_books, sample, share, streamed
 from kvquota_api.amounts import Blocks, Tokens
-from kvquota_sidecar.ledger.books import Admitted, Ask, Books, Cause
+from kvquota_sidecar.ledger.books import Admitted, Books, Cause
 from kvquota_sidecar.ledger.gauge import Gauge
 
 
@@ -90,16 +90,14 @@ def test_growth_past_the_promise_counts_beside_the_reading() -> None:
 
 def grown(books: Books, produced: int) -> int:
     """A request of which one block of output was expected, and whose first output was seen."""
-    short = admit(books, "search", 2)
-    books.grow(short, Tokens(16), 0.0)
-    books.release(short, Cause.FINISHED, 0.0)
+    answered(books, 16)
     ticket = admit_long(books)
     books.grow(ticket, Tokens(produced), 0.0)
     return ticket
 
 
 def admit_long(books: Books) -> int:
-    answer = books.ask(Ask("inference/search", (Tokens(160),), 1, Tokens(800)), 0.0)
+    answer = books.ask(streamed("inference/search", (Tokens(160),), 1, Tokens(800)), 0.0)
     assert isinstance(answer, Admitted)
     return answer.ticket
 

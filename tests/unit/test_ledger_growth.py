@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bookkeeping import admit, ask, config, open_books, share
+from bookkeeping import admit, answered, ask, config, open_books, share, streamed
 from kvquota_api.amounts import Tokens
-from kvquota_sidecar.ledger.books import Admitted, Ask, Books, Cause, Refusal
+from kvquota_sidecar.ledger.books import Admitted, Books, Cause, Refusal
 from kvquota_sidecar.refusals import Code
 
 TENANT = "inference/search"
@@ -13,16 +13,13 @@ TENANT = "inference/search"
 def expecting_little(*shares: object, **changes: object) -> Books:
     """Books that expect one block of output of tenant search."""
     books = open_books(*shares, **changes)  # type: ignore[arg-type]
-    for _ in range(40):
-        ticket = admit(books, "search", 2)
-        books.grow(ticket, Tokens(16), 0.0)
-        books.release(ticket, Cause.FINISHED, 0.0)
+    answered(books, 16)
     return books
 
 
 def long_request(books: Books) -> int:
     """Ten blocks of prompt, one expected of output, and twenty allowed."""
-    answer = books.ask(Ask(TENANT, (Tokens(160),), 1, Tokens(320)), 0.0)
+    answer = books.ask(streamed(TENANT, (Tokens(160),), 1, Tokens(320)), 0.0)
     assert isinstance(answer, Admitted), answer
     assert answer.reserved == 11
     return answer.ticket
@@ -90,7 +87,7 @@ def test_the_ended_one_is_told_the_quota_the_use_and_what_to_do() -> None:
         "and its hard quota is 640. Retry later, or shorten the input or lower max_tokens or concurrency."
     )
     usage = books.tenant_usage(0.0, 0.0)[0]
-    assert (usage.total.evicted, usage.total.rejected) == (1, {})
+    assert (usage.total.ended, usage.total.evicted, usage.total.rejected) == (1, 0, {})
     assert usage.last_refusal is not None
     assert usage.last_refusal.code == "tenant_kv_quota_exceeded"
 
@@ -125,7 +122,7 @@ def test_a_tenant_that_grew_past_hard_admits_nothing_more_until_something_ends_b
     books.release(first, Cause.FINISHED, 0.0)
     fourth, fifth, sixth = (long_request(books) for _ in range(3))
     assert ended_by(books, fourth, 30) == [sixth]
-    told = books.ask(Ask(TENANT, (Tokens(16),), 1, Tokens(16)), 0.0)
+    told = books.ask(streamed(TENANT, (Tokens(16),), 1, Tokens(16)), 0.0)
     assert isinstance(told, Refusal)
     assert told.code == Code.TENANT_KV_QUOTA_EXCEEDED
     assert "nothing new starts until something has ended" in told.message

@@ -15,7 +15,14 @@ POOL = PoolUsage(usable=1023, free=-2, reserved=7, used=5, unattributed=1, press
 
 
 def tenant(name: str, admitted: int = 0) -> TenantUsage:
-    total = Counts(admitted=admitted, rejected={"kv_pool_contended": 2}, would_reject={"draining": 1}, evicted=3)
+    total = Counts(
+        admitted=admitted,
+        rejected={"kv_pool_contended": 2},
+        would_reject={"draining": 1},
+        evicted=3,
+        ended=5,
+        guarantee_missed=4,
+    )
     return TenantUsage(id=name, reserved=7, used=5, over_soft=2, in_flight=1, total=total, recent=Counts())
 
 
@@ -39,6 +46,7 @@ def samples(text: bytes) -> dict[str, float]:
 
 def rendered(reported: UsageReport, *, with_tenants: bool = False) -> dict[str, float]:
     tally = Tally(passed_unconfigured=5, configs_adopted=6, underestimated_tokens=7, samples_taken=8, samples_failed=9)
+    tally.drains_taken_back = 12
     tally.requests["/v1/completions", Outcome.ANSWERED] = 10
     tally.configs_rejected["WrongPod"] = 11
     return samples(Exposition(lambda: reported, tally, lambda: VITALS).render(with_tenants))
@@ -51,6 +59,7 @@ WITHOUT_ENGINE = {
     "kvquota_client_connections_turned_away_total": 1,
     "kvquota_engine_connections": 3,
     "kvquota_draining": 0,
+    "kvquota_drains_taken_back_total": 12,
     "kvquota_passed_unconfigured_total": 5,
     "kvquota_underestimated_tokens_total": 7,
     "kvquota_config_generation": 3,
@@ -91,6 +100,8 @@ def test_tenants_are_shown_to_those_who_may_know_them() -> None:
         'kvquota_tenant_sequences{tenant="shop/search"}': 1,
         'kvquota_tenant_admitted_total{tenant="shop/search"}': 4,
         'kvquota_tenant_evicted_total{tenant="shop/search"}': 3,
+        'kvquota_tenant_ended_total{tenant="shop/search"}': 5,
+        'kvquota_tenant_guarantee_missed_total{tenant="shop/search"}': 4,
         'kvquota_tenant_rejected_total{code="kv_pool_contended",tenant="shop/search"}': 2,
         'kvquota_tenant_would_reject_total{code="draining",tenant="shop/search"}': 1,
     }

@@ -176,6 +176,14 @@ def test_a_kept_share_stays_as_it_was_beside_scaled_ones():
     assert found == {"a": share("a", soft=350), "old": kept}
 
 
+def test_what_kept_shares_once_had_is_in_no_sum():
+    kept = [share("old", soft=600, hard=5_000), share("older", soft=400, hard=5_000)]
+    (pod,) = grant_shares([quota("a", soft=Share(percent=10))], [room(kept=kept)], KV, 85)
+    found = {tenant: (grant.soft_asked, grant.share.soft_blocks) for tenant, grant in pod.grants.items()}
+    assert found == {"a": (100, 0), "old": (510, 510), "older": (340, 340)}
+    assert (pod.softs_asked, pod.softs_given) == (950, 850)
+
+
 def test_the_grant_says_what_was_asked_for():
     (pod,) = grant_shares([quota(soft=Share(bytes=2_000_000), hard=Share(bytes=3_000_000))], [room()], KV, 85)
     grant = pod.grants["a"]

@@ -34,7 +34,7 @@ def forwarded(request: Head, body: bytes = b"", withheld: frozenset[bytes] = fro
 
 def test_a_request_to_the_engine_is_addressed_and_framed_by_this_program() -> None:
     assert forwarded(head("Transfer-Encoding: chunked", "X-Mine: a  b"), b"abc") == [
-        "POST /v1/completions?x=y HTTP/1.1",
+        "POST /v1/completions HTTP/1.1",
         "host: 127.0.0.1:18000",
         "x-mine: a  b",
         "x-request-id: id-1",
@@ -42,6 +42,21 @@ def test_a_request_to_the_engine_is_addressed_and_framed_by_this_program() -> No
     ]
     assert "content-length: 0" in forwarded(head())
     assert not [line for line in forwarded(head(line="GET /v1/models HTTP/1.1")) if "content-length" in line]
+
+
+LINES = {
+    "a query of a route that generates is dropped": (
+        "POST /v1/completions?x=y HTTP/1.1",
+        "POST /v1/completions HTTP/1.1",
+    ),
+    "a query of a route that reads is kept": ("GET /v1/models?x=y HTTP/1.1", "GET /v1/models?x=y HTTP/1.1"),
+    "HEAD is asked as GET, and its body kept back": ("HEAD /health HTTP/1.1", "GET /health HTTP/1.1"),
+}
+
+
+@pytest.mark.parametrize(("line", "expected"), LINES.values(), ids=LINES)
+def test_the_request_line_of_the_engine(line: str, expected: str) -> None:
+    assert forwarded(head(line=line))[0] == expected
 
 
 LEFT_OUT = [
@@ -57,7 +72,7 @@ LEFT_OUT = [
 def test_what_steers_the_hop_or_the_engine_is_left_out(header: str) -> None:
     sent = forwarded(head("Connection: x-one, close", header) if header != LEFT_OUT[0] else head(header))
     assert sent == [
-        "POST /v1/completions?x=y HTTP/1.1",
+        "POST /v1/completions HTTP/1.1",
         "host: 127.0.0.1:18000",
         "x-request-id: id-1",
         "content-length: 0",
@@ -110,6 +125,12 @@ def test_a_whole_answer() -> None:
 def test_a_header_with_a_control_character_is_never_written(value: bytes) -> None:
     with pytest.raises(UnsafeHeaderError):
         encode_head(200, ((b"x", value),), 0, "Length", close=False)
+
+
+def test_an_answer_to_head_says_how_long_the_body_would_be_and_has_none() -> None:
+    answer = Answer(200, b"{}")
+    whole = encode_answer(answer, b"today", close=False)
+    assert encode_answer(answer, b"today", close=False, bodiless=True) == whole.removesuffix(b"{}")
 
 
 def test_a_chunk() -> None:

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from kvquota_sidecar.proxy.answers import Answer
-from kvquota_sidecar.proxy.client_side import MAX_AHEAD_BYTES, ClientConnection
+from kvquota_sidecar.proxy.client_side import MAX_AHEAD_BYTES, PIECE_BYTES, ClientConnection
 from kvquota_sidecar.proxy.engine_answer import AnswerHead
 from kvquota_sidecar.proxy.engine_side import MAX_IDLE, EngineAddress, EngineFailure, EngineLink, EnginePool
 from kvquota_sidecar.proxy.head import Fault, Head
@@ -59,6 +59,9 @@ class Echo:
     def examine(self, head: Head, ends: Ends) -> str:
         return head.path
 
+    def owner(self, context: str) -> str | None:
+        return None
+
     def serve(self, request: Request, context: str, client: Client) -> None:
         client.answer(Answer(200, b"%d" % len(request.body)))
 
@@ -87,6 +90,17 @@ async def test_a_body_that_waits_behind_a_full_client_is_read_on_once_there_is_r
     assert wire.reading
     connection.data_received(whole[2 * MAX_AHEAD_BYTES :])
     assert wire.written.endswith(b"\r\n\r\n%d" % (3 * MAX_AHEAD_BYTES))
+
+
+async def test_a_body_in_tiny_pieces_counts_for_what_the_pieces_take() -> None:
+    connection = await connection_of(Wire())
+    connection.data_received(post(b"x" * 5000)[:-4000])
+    before = connection._hub.buffers.total_bytes
+    for _ in range(1000):
+        connection.data_received(b"xx")
+    assert connection._hub.buffers.total_bytes - before == 1000 * (2 + PIECE_BYTES)
+    connection.data_received(b"x" * 2000)
+    assert connection._hub.buffers.total_bytes == 0
 
 
 async def test_a_client_that_has_gone_while_it_is_refused_is_closed_without_a_fuss() -> None:

@@ -20,7 +20,11 @@ ROUTES: dict[tuple[str, str], Purpose | None] = {
     ("GET", "/health"): "Health",
     ("GET", "/v1/chat/completions"): None,
     ("post", "/v1/completions"): None,
-    ("HEAD", "/health"): None,
+    ("HEAD", "/health"): "Health",
+    ("HEAD", "/v1/models"): "Read",
+    ("HEAD", "/v1/usage"): "OwnUsage",
+    ("HEAD", "/v1/completions"): None,
+    ("head", "/health"): None,
     ("POST", "/v1/completions/"): None,
     ("POST", "/V1/completions"): None,
     ("POST", "/v1/%63ompletions"): None,
@@ -95,6 +99,27 @@ def test_the_phases_of_leaving(passed: float, running: int, phase: Phase) -> Non
     drain.start(100.0)
     drain.start(140.0)
     assert drain.phase(100.0 + passed, running) == phase
+
+
+def test_a_drain_that_no_signal_follows_is_taken_back() -> None:
+    drain = Drain(lame_duck_seconds=3.0, limit_seconds=50.0)
+    assert not drain.lapse(1e9)
+    drain.start(100.0)
+    assert [drain.lapse(now) for now in (100.0, 179.9)] == [False, False]
+    assert drain.phase(179.9, 0) == "Over"
+    assert [drain.lapse(180.0), drain.lapse(180.0)] == [True, False]
+    assert drain.phase(180.0, 0) == "Serving"
+    drain.start(200.0)
+    assert drain.phase(203.0, 1) == "Refusing"
+
+
+def test_a_drain_that_a_signal_follows_stays() -> None:
+    drain = Drain(lame_duck_seconds=3.0, limit_seconds=50.0)
+    drain.start(100.0)
+    drain.start(150.0, final=True)
+    drain.start(160.0)
+    assert drain.phase(150.0, 1) == "Over"  # the signal does not start the clock again
+    assert not drain.lapse(1e9)
 
 
 def test_a_limit_below_the_lame_duck_wins() -> None:

@@ -150,6 +150,15 @@ def test_a_key_that_an_unread_quota_keeps_is_nobody_elses():
     assert ready(plan, "thief")[:2] == ("False", "APIKeyConflict")
 
 
+def test_keys_follow_the_quotas_while_a_pod_is_awaited():
+    before = make.observed(quotas=make.seen(holder("gone")), keys=found(gone=STRONG))
+    stored = make.carried_out(before, make.reconcile(before, make.NOW, make.WALL))
+    started = replace(stored, quotas=make.seen(holder("new")), keys=found(new=OTHER), reports={})
+    plan = make.reconcile(started, make.NOW, make.LATER)
+    assert plan.configs == tuple(stored.configs.values())
+    assert api_keys(plan) == {digest(OTHER): "inference/new"}
+
+
 @pytest.mark.parametrize(
     "secret",
     [

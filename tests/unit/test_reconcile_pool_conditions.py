@@ -8,6 +8,7 @@ import reconcile_builders as make
 from kvquota_api.usage import Counts, InForce, Rejected
 from kvquota_operator.reconcile import basis
 from kvquota_operator.reconcile.observed import PoolClaim
+from kvquota_operator.reconcile.pool_conditions import HOW_TO_GOVERN
 
 PLANNED = "the KV pool of one engine is 18,432 blocks (294,912 tokens, 36 GiB on one GPU)."
 IDLE = make.pool_usage()
@@ -85,8 +86,8 @@ def test_an_anonymous_tenant_needs_a_quota(tenant, fields, reason):
                 "False",
                 "SizeDiffers",
                 "the engine of pod llama-8b-0 came up with 9,216 blocks, planned are 18,432 blocks (294,912 tokens, 36"
-                " GiB on one GPU); quotas hold on the smaller. Restart the pod with the planned KV memory"
-                " (sidecar.flags Set does it), or correct spec.memory.kvPool",
+                " GiB on one GPU); quotas hold on the smaller. Restart the engine with --kv-cache-memory-bytes"
+                " 38654705664 --block-size 16, or correct spec.memory.kvPool",
             ),
             id="a smaller pool",
         ),
@@ -121,6 +122,18 @@ def test_partition_applied(fields, expected):
     assert expected[2] in (None, found[2])
 
 
+def test_an_engine_without_flags_of_that_name_is_told_the_size():
+    sglang = make.pool(engine__type="SGLang", engine__plugin="Off")
+    assert condition("PartitionApplied", pool=sglang, **engine(blocks=9_216))[2].endswith(
+        "Restart the engine with 38654705664 bytes of KV cache on each GPU, in blocks of 16 tokens, or correct"
+        " spec.memory.kvPool"
+    )
+
+
+def test_the_pages_that_messages_name_are_there():
+    assert (make.EXAMPLES.parent / HOW_TO_GOVERN).is_file()
+
+
 def other_pool(name):
     return PoolClaim("2027-01-01T00:00:00Z", name)
 
@@ -140,8 +153,8 @@ MANY = tuple(make.pod(f"p{number}", governed=False) for number in range(7))
             (
                 "False",
                 "NotInjected",
-                'bare carry no sidecar and no quota holds there: label the pod template kvquota.dev/inject: "true" and'
-                " restart them",
+                "pod bare carries no sidecar and no quota holds there: add the sidecar container named kvquota to the"
+                " pod template, see docs/how-to/put-a-pod-under-quota.md",
             ),
             id="a pod without the sidecar",
         ),
@@ -150,8 +163,8 @@ MANY = tuple(make.pod(f"p{number}", governed=False) for number in range(7))
             (
                 "False",
                 "NotInjected",
-                "p0, p1, p2, p3, p4 and 2 more carry no sidecar and no quota holds there: label the pod template"
-                ' kvquota.dev/inject: "true" and restart them',
+                "pods p0, p1, p2, p3, p4 and 2 more carry no sidecar and no quota holds there: add the sidecar"
+                " container named kvquota to the pod template, see docs/how-to/put-a-pod-under-quota.md",
             ),
             id="many pods without the sidecar",
         ),
@@ -160,9 +173,18 @@ MANY = tuple(make.pod(f"p{number}", governed=False) for number in range(7))
             (
                 "False",
                 "SelectorConflict",
-                "a, b are selected by ModelPool x, y too; the oldest pool governs them: make the selectors differ",
+                "pods a, b are selected by ModelPool x, y too; the oldest pool governs them: make the selectors differ",
             ),
             id="pods of two pools",
+        ),
+        pytest.param(
+            {"pods": (make.pod("a", others=(other_pool("x"),)),)},
+            (
+                "False",
+                "SelectorConflict",
+                "pod a is selected by ModelPool x too; the oldest pool governs it: make the selectors differ",
+            ),
+            id="a pod of two pools",
         ),
     ],
 )

@@ -157,6 +157,27 @@ def test_a_share_of_another_tenant_in_a_copy_is_not_kept():
     assert [config.tenants[0].id for config in plan.configs] == ["inference/search"] * 2
 
 
+def test_a_kept_share_on_a_pod_that_came_up_smaller_is_told_the_same_again():
+    search = make.quota("search", kv={"soft": {"percent": 40}, "hard": {"percent": 60}})
+    batch = make.quota("batch", kv={"soft": {"percent": 40}})
+    before = make.observed(quotas=make.seen(search, batch))
+    stored = make.carried_out(before, make.reconcile(before, make.NOW, make.WALL))
+    small = make.reported(make.report(blocks=5_001))
+    broken = replace(stored, quotas=make.seen(batch), invalid=(make.unread("search"),), reports=small)
+    plan = make.reconcile(broken, make.NOW, make.WALL)
+    assert make.softs(plan.configs[0]) == {"batch": 0, "search": 4_250}
+    assert make.condition(plan.quota_statuses["search"], "QuotaWithinCapacity")[:2] == ("False", "HardAbovePool")
+    assert make.condition(plan.quota_statuses["batch"], "QuotaWithinCapacity") == (
+        "False",
+        "Oversubscribed",
+        "the softs of the tenants of ModelPool llama-8b sum to 6,250 blocks of one pod, more than the 4,250 that"
+        " degradation.shed.enterPercent (85 %) leaves of its 5,000: this soft is scaled down from 2,000 to 0 blocks."
+        " Lower softs, or raise memory.kvPool",
+    )
+    again = make.reconcile(make.carried_out(broken, plan), make.NOW, make.LATER)
+    assert again == replace(plan, events=())
+
+
 def test_other_quotas_go_on_beside_one_that_is_broken():
     search = make.quota("search", kv={"soft": {"percent": 40}})
     batch = make.quota("batch", kv={"soft": {"tokens": 20_000}})

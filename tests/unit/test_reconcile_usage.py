@@ -86,6 +86,14 @@ def test_counts_are_summed_by_code():
     )
 
 
+def test_what_was_ended_past_its_own_hard_counts_as_refused_and_not_as_ended_for_others():
+    """Its client was told the same code."""
+    first = Counts(admitted=1, rejected={"tenant_kv_quota_exceeded": 2, "draining": 1}, ended=3)
+    assert recent_counts([first, Counts(ended=1), RecentCounts(admitted=0, rejected_total=0, evicted=0)]) == (
+        RecentCounts(admitted=1, rejected_total=7, rejected={"draining": 1, "tenant_kv_quota_exceeded": 6}, evicted=0)
+    )
+
+
 def test_claims_of_counts_end_where_a_status_ends():
     codes = {f"code-{number:03}": 2**62 for number in range(100)}
     found = recent_counts([Counts(admitted=2**62, rejected=codes, evicted=2**62)])

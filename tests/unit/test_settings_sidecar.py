@@ -28,6 +28,7 @@ EVERYTHING = {
     "sample-seconds": "0.5",
     "files-seconds": "1",
     "max-body-mib": "1",
+    "max-buffered-mib": "2",
     "max-connections": "10",
 }
 READ = Settings(
@@ -44,7 +45,7 @@ READ = Settings(
     silence_seconds=30.0,
     sample_seconds=0.5,
     files_seconds=1.0,
-    patience=Patience(max_body_bytes=1 << 20, max_connections=10),
+    patience=Patience(max_body_bytes=1 << 20, max_held_bytes=2 << 20, max_connections=10),
 )
 
 
@@ -54,6 +55,24 @@ def test_every_flag_has_an_environment_variable_that_means_the_same() -> None:
     assert read_settings(flags, {}) == READ
     assert read_settings([], environ) == READ
     assert read_settings(flags, dict.fromkeys(environ, "nonsense")) == READ
+
+
+BUFFERED = {
+    "no limit of the process": (None, [], 256),
+    "a third of what 64 MiB leave": (256, [], 64),
+    "room for one body at least": (80, [], 8),
+    "room for one large body at least": (256, ["--max-body-mib", "100"], 100),
+    "what is given, whatever the limit": (256, ["--max-buffered-mib", "9"], 9),
+    "what is given, but room for one body": (256, ["--max-buffered-mib", "3"], 8),
+}
+
+
+@pytest.mark.parametrize(("limit_mib", "flags", "expected_mib"), BUFFERED.values(), ids=BUFFERED)
+def test_bodies_are_buffered_within_the_memory_that_there_is(
+    limit_mib: int | None, flags: list[str], expected_mib: int
+) -> None:
+    limit = None if limit_mib is None else limit_mib << 20
+    assert read_settings(flags, {}, memory_bytes=limit).patience.max_held_bytes == expected_mib << 20
 
 
 BAD = {
@@ -73,6 +92,7 @@ BAD = {
     "seconds below zero": (["--drain-seconds", "-1"], "--drain-seconds"),
     "seconds that are no number": (["--drain-seconds", "nan"], "--drain-seconds"),
     "seconds without end": (["--drain-seconds", "inf"], "--drain-seconds"),
+    "buffers of letters": (["--max-buffered-mib", "much"], "--max-buffered-mib is a number of at least"),
     "no body at all": (["--max-body-mib", "0"], "--max-body-mib"),
 }
 

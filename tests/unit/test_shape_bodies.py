@@ -47,8 +47,9 @@ def test_a_whole_chat_request() -> None:
         temperature=0.5,
     )
     size = TEMPLATE_SIZE + len(encoded(message)) - 2  # without the quotes of the content
+    sure = TEMPLATE_SIZE + 16 + len('"user"héllo'.encode())
     fields = read.fields
-    assert read == Shape("m", True, (PromptSize(size),), 3, 7, "s", True, fields)  # type: ignore[arg-type]
+    assert read == Shape("m", True, (PromptSize(size, sure),), 3, 7, "s", True, fields)  # type: ignore[arg-type]
     assert list(fields.by_name) == [
         "messages", "model", "stream", "stream_options", "n", "max_tokens", "cache_salt", "temperature",
     ]  # fmt: skip
@@ -187,6 +188,54 @@ def test_text_counts_wherever_it_stands(route: str, fields: dict[str, Any]) -> N
     (without,) = shape(route, **smaller).prompts
     assert prompt.size - without.size == len(LONG)
     assert without.size >= TEMPLATE_SIZE
+
+
+def sure(route: str, **fields: Any) -> int:
+    (prompt,) = shape(route, **fields).prompts
+    return prompt.sure
+
+
+IGNORED = [
+    pytest.param(CHAT, {"documents": [{"text": LONG}]}, id="documents"),
+    pytest.param(CHAT, {"chat_template_kwargs": {"note": LONG}}, id="arguments of the template"),
+    pytest.param(CHAT, {"messages": [{"role": "user", "content": "x", "junk": LONG}]}, id="a field of a message"),
+    pytest.param(
+        CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "junk": LONG}]}]}, id="of a part"
+    ),
+]
+
+
+@pytest.mark.parametrize(("route", "fields"), COUNTED)
+def test_tokens_are_weighed_against_what_surely_reaches_the_prompt(route: str, fields: dict[str, Any]) -> None:
+    smaller = json.loads(json.dumps(fields).replace(LONG, ""))
+    ignored = ("documents" in fields) or ("chat_template_kwargs" in fields)
+    assert sure(route, **fields) - sure(route, **smaller) == (0 if ignored else len(LONG))
+
+
+@pytest.mark.parametrize(("route", "fields"), IGNORED)
+def test_what_an_engine_may_ignore_is_counted_but_tokens_are_not_weighed_against_it(
+    route: str, fields: dict[str, Any]
+) -> None:
+    smaller = json.loads(json.dumps(fields).replace(LONG, ""))
+    assert shape(route, **fields).prompts[0].size - shape(route, **smaller).prompts[0].size == len(LONG)
+    assert sure(route, **fields) == sure(route, **smaller)
+
+
+@pytest.mark.parametrize("field", ["response_format", "structured_outputs", "guided_json", "user", "stop"])
+def test_what_never_reaches_the_prompt_is_not_counted(field: str) -> None:
+    assert shape(CHAT, **{field: LONG}).prompts == shape(CHAT).prompts
+
+
+@pytest.mark.parametrize("field", ["tools", "functions"])
+def test_tools_come_with_instructions_of_the_template(field: str) -> None:
+    (without,), (empty,), (one,) = (shape(CHAT, **{field: tools}).prompts for tools in (None, [], [{"name": "t"}]))
+    assert without == empty
+    assert (one.size, one.sure) == (without.size + 300 + 14, without.sure + 300 + 14)
+
+
+def test_no_more_is_sure_than_is_counted_at_all() -> None:
+    (prompt,) = shape(CHAT, messages=[{}] * 10).prompts
+    assert prompt.sure == prompt.size == TEMPLATE_SIZE + 20
 
 
 def test_escapes_in_messages_count_as_their_text_too() -> None:

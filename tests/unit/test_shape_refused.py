@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from kvquota_sidecar.estimate.prompts import MAX_PROMPTS
+from kvquota_sidecar.estimate.scan import MAX_FIELDS, MAX_TOP_LEVEL
 from kvquota_sidecar.estimate.shape import Shape, read_shape
+from kvquota_sidecar.estimate.weighing import MAX_ITEMS, MAX_PARTS
 from kvquota_sidecar.refusals import Code, Refusal
 
 CHAT, COMPLETION, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
@@ -87,6 +89,99 @@ def test_what_cannot_be_read_is_refused_and_the_field_named(
     assert (told.code, told.param) == (Code.MALFORMED_REQUEST, param)
     assert reason in told.message
     assert any(word in told.message for word in ("Correct it", "split a longer list"))
+
+
+def listed(count: int, each: bytes = b'{"role":"user"}') -> bytes:
+    return b"[" + b",".join([each] * count) + b"]"
+
+
+TEXTS = b'{"content":%s}' % listed(1000, b'"x"')
+TOO_MUCH = [
+    pytest.param(
+        CHAT, b'{"messages":%s}' % listed(MAX_ITEMS + 1), "messages", "4097 messages and at most 4096", id="messages"
+    ),
+    pytest.param(RESPONSES, b'{"input":%s}' % listed(MAX_ITEMS + 1), "input", "at most 4096", id="items of an input"),
+    pytest.param(
+        CHAT,
+        b'{"messages":[{"content":%s}]}' % listed(MAX_PARTS + 1, b'"x"'),
+        "messages[0].content",
+        "4096",
+        id="parts",
+    ),
+    pytest.param(
+        MESSAGES,
+        b'{"max_tokens":1,"system":%s,"messages":[%s]}' % (listed(97, b'"x"'), b",".join([TEXTS] * 4)),
+        "messages[3].content",
+        "at most 4096 parts are taken in all",
+        id="parts of all messages together",
+    ),
+    pytest.param(
+        CHAT,
+        b'{"messages":[]' + b"".join(b',"%d":1' % at for at in range(MAX_TOP_LEVEL)) + b"}",
+        None,
+        "257 fields at the top and at most 256",
+        id="fields at the top",
+    ),
+    pytest.param(
+        CHAT,
+        b'{"messages":[],"x":{' + b",".join(b'"%d":1' % at for at in range(MAX_FIELDS)) + b"}}",
+        None,
+        "16386 fields in all its objects and at most 16384",
+        id="fields within",
+    ),
+    pytest.param(CHAT, b'{"messages":%s}' % listed(20_000, b"{}"), None, "20002 objects and lists", id="empty objects"),
+    pytest.param(COMPLETION, b'{"prompt":%s}' % listed(20_000, b"[]"), None, "objects and lists", id="empty lists"),
+    pytest.param(COMPLETION, b'{"prompt":%s}' % listed(66_000, b'""'), None, "66001 strings", id="empty strings"),
+    pytest.param(
+        COMPLETION,
+        b'{"prompt":%s}' % listed(66_000, rb'"\\\""'),
+        None,
+        "66001 strings",
+        id="strings that end in escapes",
+    ),
+    pytest.param(CHAT, b'{"messages":%s}' % listed(66_000, b"null"), None, "65999 values", id="nulls"),
+    pytest.param(COMPLETION, b'{"prompt":%s}' % listed(66_000, b"-1"), None, "at most 65536", id="negative numbers"),
+    pytest.param(COMPLETION, b'{"prompt":[[1],%s]}' % listed(66_000, b"1.5"), None, "65536", id="halves"),
+    pytest.param(CHAT, b'{"messages":%s}' % listed(66_000, b"7"), "messages[0]", "Expected `object`", id="numbers"),
+]
+
+
+@pytest.mark.parametrize(("route", "body", "param", "reason"), TOO_MUCH)
+def test_more_structure_than_is_looked_at_is_refused_and_the_bound_named(
+    route: str, body: bytes, param: str | None, reason: str
+) -> None:
+    told = refused(route, body)
+    assert (told.code, told.param) == (Code.MALFORMED_REQUEST, param)
+    assert reason in told.message
+    assert len(told.message) < 300
+
+
+FULL = [
+    pytest.param(CHAT, b'{"messages":%s}' % listed(MAX_ITEMS), id="as many messages as may be"),
+    pytest.param(CHAT, b'{"messages":[{"content":%s}]}' % listed(MAX_PARTS, b'"x"'), id="as many parts"),
+    pytest.param(
+        CHAT,
+        b'{"messages":[]' + b"".join(b',"%d":1' % at for at in range(MAX_TOP_LEVEL - 1)) + b"}",
+        id="as many fields at the top",
+    ),
+    pytest.param(
+        CHAT,
+        b'{"messages":[],"x":{' + b",".join(b'"%d":1' % at for at in range(MAX_FIELDS - 2)) + b"}}",
+        id="as many fields",
+    ),
+    pytest.param(COMPLETION, b'{"prompt":%s}' % listed(500_000, b"7"), id="as many token ids as somebody likes"),
+    pytest.param(COMPLETION, b'{"prompt":[%s]}' % b",".join([listed(500, b"7")] * 1000), id="in several prompts too"),
+    pytest.param(
+        CHAT,
+        b'{"messages":[{"content":"%s"}]}' % (rb"{\"a\":[{}, \\" * 100_000),
+        id="a text of all of this, as one string",
+    ),
+]
+
+
+@pytest.mark.parametrize(("route", "body"), FULL)
+def test_what_is_within_the_bounds_is_taken(route: str, body: bytes) -> None:
+    assert isinstance(read_shape(route, body), Shape)
 
 
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens", "n", "best_of"])

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import kopf
+import yaml
 from kubernetes.aio import config
 from kubernetes.aio.client import Configuration
+
+_GIVE: Final = "give --kubeconfig a file that kubectl works with"
 
 
 class CredentialsError(RuntimeError):
@@ -20,6 +24,7 @@ async def load(kubeconfig: Path | None) -> Configuration:
         if kubeconfig is None:
             config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
         else:
+            _check(kubeconfig)
             await config.load_kube_config(  # type: ignore[no-untyped-call]
                 config_file=str(kubeconfig), client_configuration=configuration
             )
@@ -28,6 +33,23 @@ async def load(kubeconfig: Path | None) -> Configuration:
         raise CredentialsError(f"no way to the API server ({error}): {advice}") from error
     configuration.connection_pool_maxsize = 0  # every watch holds a connection; requests are bounded by `Api`
     return configuration
+
+
+def _check(kubeconfig: Path) -> None:
+    """Raises CredentialsError where the file has not the shape of a kubeconfig, which the client takes on trust."""
+    try:
+        content = yaml.safe_load(kubeconfig.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise CredentialsError(
+            f"{kubeconfig} cannot be read as a kubeconfig ({_first_line(error)}): {_GIVE}"
+        ) from error
+    parts = ("clusters", "contexts", "users")
+    if not isinstance(content, dict) or not all(isinstance(content.get(part), list) for part in parts):
+        raise CredentialsError(f"{kubeconfig} is no kubeconfig (it has no lists {', '.join(parts)}): {_GIVE}")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 async def bearer(configuration: Configuration) -> tuple[str, str] | None:

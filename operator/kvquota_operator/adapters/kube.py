@@ -25,7 +25,7 @@ from kvquota_operator.adapters.statuses import KVQUOTA, PLURALS, Statuses
 from kvquota_operator.adapters.surroundings import Surroundings
 from kvquota_operator.ports import Clock, ClusterError, NotOursError, VanishedError
 from kvquota_operator.reading.objects import StoredPool, read_model_config
-from kvquota_operator.reconcile.observed import InvalidSeen, Kind, Observed, PoolKey, QuotaSeen
+from kvquota_operator.reconcile.observed import InvalidSeen, Kind, Observed, Orphans, PoolKey, QuotaSeen
 from kvquota_operator.reconcile.plan import EventWanted, SecretWanted
 
 RESYNC_SECONDS: Final = 60.0  # how late, at worst, a change is seen whose event was lost; deletions are lost by kopf
@@ -88,6 +88,15 @@ class KubeCluster:
             configs=around.configs(),
             secret=secret,
             model_config=await self._model_config(stored),
+        )
+
+    async def orphans(self, pool: PoolKey) -> Orphans:
+        quotas = [each.quota for each in self._objects.quotas(pool)]
+        return Orphans(
+            key=pool,
+            quotas=tuple(each for each in quotas if isinstance(each, QuotaSeen)),
+            invalid=tuple(each for each in quotas if isinstance(each, InvalidSeen)),
+            pools=tuple(sorted(each.key.name for each in self._objects.pools(pool.namespace))),
         )
 
     async def apply_config(self, config: PodConfig) -> None:
@@ -165,9 +174,23 @@ class KubeCluster:
                 pause = min(2 * pause, LONGEST_RETRY_SECONDS)
                 continue
             pause, told = FIRST_RETRY_SECONDS, ""
-            self.listed.set()
+            if not self.listed.is_set():
+                self.listed.set()
+                await self._name_missing_namespaces()
             self._sweep()
             await asyncio.sleep(RESYNC_SECONDS)
+
+    async def _name_missing_namespaces(self) -> None:
+        """The API server lists a namespace that does not exist as an empty one. Without the right to ask: silence."""
+        for namespace in filter(self._objects.is_empty, filter(None, self._namespaces)):
+            try:
+                await self._api.get(f"{CORE}/namespaces/{namespace}")
+            except VanishedError:
+                log.warning(
+                    "namespace %s does not exist (yet): create it or correct --namespace; waiting for it", namespace
+                )
+            except ClusterError as error:
+                log.debug("whether namespace %s exists cannot be asked: %s", namespace, error)
 
     def _sweep(self) -> None:
         for reads in (self._keys, self._secrets, self._configs):

@@ -30,6 +30,10 @@ class Objects:
         """All pools of a namespace."""
         return (pool for key, pool in self._by_key.items() if key.namespace == namespace)
 
+    def is_empty(self, namespace: str) -> bool:
+        """Whether the namespace has neither pools nor quotas."""
+        return not any(key.namespace == namespace for key in (*self._by_key, *self._names_by_pool))
+
     def quota(self, namespace: str, name: str) -> StoredQuota | None:
         return self._quota_by_name.get((namespace, name))
 
@@ -61,6 +65,13 @@ class Objects:
         if _edited(known):
             self._edited(known[0].key.namespace)
         self._touch(known[0].key)
+        if len(known) < 2:
+            self._touch_orphans(known[0].key.namespace)
+
+    def _touch_orphans(self, namespace: str) -> None:
+        """What is said of a quota without its pool names the pools that are there."""
+        for pool in [key for key in self._names_by_pool if key.namespace == namespace and key not in self._by_key]:
+            self._touch(pool)
 
     def _quota_replaced(self, before: StoredQuota | None, after: StoredQuota | None) -> None:
         if before is not None and self.quota(before.namespace, before.name) is before:

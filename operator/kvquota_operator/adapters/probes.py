@@ -19,6 +19,10 @@ from kvquota_operator.settings import Address
 LONGEST_PASS_SECONDS: Final = 120.0  # every wait in a pass is bounded; all bounds of one pass together are below this
 
 
+class ListenError(RuntimeError):
+    """The address cannot be listened on; the text says what to do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Health:
     """`longest_pass`: seconds since the oldest unfinished pass began. `ready`: set once the objects are known."""
@@ -29,17 +33,27 @@ class Health:
 
 @asynccontextmanager
 async def probes(address: Address | None, health: Health, registry: CollectorRegistry) -> AsyncIterator[None]:
-    """Serve while the context lasts; None serves nothing."""
+    """Serve while the context lasts; None serves nothing. Raises ListenError."""
     if address is None:
         yield
         return
     runner = web.AppRunner(_application(health, registry), access_log=None)
     await runner.setup()
     try:
-        await web.TCPSite(runner, address.host or None, address.port).start()
+        await _listen(runner, address)
         yield
     finally:
         await runner.cleanup()
+
+
+async def _listen(runner: web.AppRunner, address: Address) -> None:
+    try:
+        await web.TCPSite(runner, address.host or None, address.port).start()
+    except OSError as error:
+        raise ListenError(
+            f"cannot listen on {address.host}:{address.port} for probes and metrics ({error.strerror or error}): end"
+            " what has the port, or give --listen another address"
+        ) from error
 
 
 def _application(health: Health, registry: CollectorRegistry) -> web.Application:

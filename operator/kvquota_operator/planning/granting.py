@@ -9,7 +9,8 @@ Invariants:
 3. A percent of a PerReplica limit is of the pod's U, of a Pool limit of the U of all pods together; soft is always per
    pod. The parts of a Pool limit sum to at most that limit.
 4. A Shadow tenant has no guarantee: its soft is 0 and in no sum.
-5. A share that is kept from an earlier config keeps its hard and its limits as they were.
+5. A share that is kept from an earlier config keeps its hard and its limits as they were. It asks for the soft that it
+   is given: the config has no other once this is carried out, so dividing again finds and says the same.
 6. Pods that are alike have one division between them, so a pool of many pods costs little more than one of few.
 
 It does not know who is a duplicate, why a share is kept, or what the pods use.
@@ -146,11 +147,11 @@ def _divide(
         grants[quota.tenant] = Grant(_share(quota, ceiling, softs[quota.tenant]), soft, ceiling.asked)
     for share in room.kept:
         given = msgspec.structs.replace(share, soft_blocks=softs[share.id])
-        grants[share.id] = Grant(given, kept[share.id], Blocks(share.hard_blocks))
+        grants[share.id] = Grant(given, softs[share.id], Blocks(share.hard_blocks))
     return Division(
         usable=room.usable,
         limit=limit,
-        softs_asked=sum(asked.values()) + sum(kept.values()),
+        softs_asked=sum(asked.values()) + sum(softs[share.id] for share in room.kept),
         softs_given=sum(softs.values()),
         grants=grants,
         shares=tuple(grants[tenant].share for tenant in sorted(grants)),

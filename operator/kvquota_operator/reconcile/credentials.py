@@ -8,6 +8,8 @@ Invariants:
 2. A key stands for one tenant: the one with the older quota.
 3. A key that is missing, weak or taken leaves all other keys as they are.
 4. A quota that does not parse keeps the keys that it had; a key that is gone from its Secret is gone from the identity.
+5. Keys follow the quotas also while pods are awaited: a key that is gone is gone at once, and a new one may come before
+   its tenant's share does. A pod refuses a tenant without a share like an unknown key.
 
 It does not know how a key is read.
 """

@@ -115,6 +115,16 @@ class SecretSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class Orphans:
+    """The quotas that name a pool that is not there, and the names of the pools that are there in its namespace."""
+
+    key: PoolKey
+    quotas: tuple[QuotaSeen, ...] = ()
+    invalid: tuple[InvalidSeen, ...] = ()
+    pools: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """One pool and its surroundings.
 

@@ -50,3 +50,11 @@ class Plan:
     pool_status: dict[str, Any]
     quota_statuses: Mapping[str, dict[str, Any]]
     events: tuple[EventWanted, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OrphansPlan:
+    """What is wanted of the quotas of a pool that is not there; `quota_statuses` as in Plan."""
+
+    quota_statuses: Mapping[str, dict[str, Any]]
+    events: tuple[EventWanted, ...]

@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,18 +25,18 @@ from kvquota_api.conditions import (
     USAGE_OBSERVED,
 )
 from kvquota_api.memory.plan import PoolPlan
-from kvquota_api.meta import INJECT_LABEL
 from kvquota_api.model_pool import ModelPool
 from kvquota_api.pod_config import KvPlan, PodConfig
 from kvquota_api.usage import Rejected, UsageReport
 from kvquota_operator.reconcile.basis import Basis
-from kvquota_operator.reconcile.observed import InvalidSeen
+from kvquota_operator.reconcile.observed import InvalidSeen, PodSeen
 from kvquota_operator.reconcile.plan import SecretWanted
 from kvquota_operator.reconcile.pods import LivePod, PodsSeen
 from kvquota_operator.reconcile.silence import silence
 from kvquota_operator.reconcile.usage import PoolSums, TenantSums
 from kvquota_operator.reconcile.verdicts import Verdict, decide, listed
 
+HOW_TO_GOVERN: Final = "docs/how-to/put-a-pod-under-quota.md"  # the four changes of a pod template
 MARGIN_PERCENT: Final = range(5, 11)  # of the card: less is used up by what nobody plans, more is wasted
 
 
@@ -160,10 +160,16 @@ def _size_differs(facts: PoolFacts) -> Verdict | None:
                 "False",
                 "SizeDiffers",
                 f"the engine of pod {live.pod.name} came up with {blocks:,} blocks, planned are {_size(kv)}; quotas"
-                " hold on the smaller. Restart the pod with the planned KV memory (sidecar.flags Set does it), or"
-                " correct spec.memory.kvPool",
+                f" hold on the smaller. Restart the engine {_with_planned(facts, kv)}, or correct spec.memory.kvPool",
             )
     return None
+
+
+def _with_planned(facts: PoolFacts, kv: KvPlan) -> str:
+    size = kv.cap_blocks * kv.bytes_per_block
+    if facts.basis.template is not None and facts.basis.template.engine_type == "vLLM":
+        return f"with --kv-cache-memory-bytes {size} --block-size {kv.block_tokens}"
+    return f"with {size} bytes of KV cache on each GPU, in blocks of {kv.block_tokens} tokens"
 
 
 def _config_rejected(facts: PoolFacts) -> Verdict | None:
@@ -196,8 +202,8 @@ def _selector_conflict(facts: PoolFacts) -> Verdict | None:
     return Verdict(
         "False",
         "SelectorConflict",
-        f"{listed(pod.name for pod in facts.pods.disputed)} are selected by ModelPool {others} too; the oldest pool"
-        " governs them: make the selectors differ",
+        f"{_subject(facts.pods.disputed, 'is', 'are')} selected by ModelPool {others} too; the oldest pool governs"
+        f" {'it' if len(facts.pods.disputed) == 1 else 'them'}: make the selectors differ",
     )
 
 
@@ -207,9 +213,14 @@ def _not_injected(facts: PoolFacts) -> Verdict | None:
     return Verdict(
         "False",
         "NotInjected",
-        f"{listed(pod.name for pod in facts.pods.ungoverned)} carry no sidecar and no quota holds there: label the pod"
-        f' template {INJECT_LABEL}: "true" and restart them',
+        f"{_subject(facts.pods.ungoverned, 'carries', 'carry')} no sidecar and no quota holds there: add the sidecar"
+        f" container named kvquota to the pod template, see {HOW_TO_GOVERN}",
     )
+
+
+def _subject(pods: Sequence[PodSeen], one: str, several: str) -> str:
+    """The pods and their verb."""
+    return f"pod{'' if len(pods) == 1 else 's'} {listed(pod.name for pod in pods)} {one if len(pods) == 1 else several}"
 
 
 def _no_pods(facts: PoolFacts) -> Verdict | None:

@@ -28,6 +28,7 @@ from kvquota_operator.planning.blocks import usable_blocks
 from kvquota_operator.reconcile.amounts import counted
 
 MAX_CODES: Final = 64  # of one table of counts: the bound of the status; there are fewer codes than that
+OWN_HARD: Final = "tenant_kv_quota_exceeded"  # what clients are told whose tenant has reached its hard
 MAX_CODE: Final = 64  # characters of a refusal's code: the bound of the status
 MAX_SEQUENCES: Final = 1_000_000  # in flight on one pod, more than any engine runs: what is above it is not believed
 Accounting = Literal["Estimated", "Exact"]
@@ -100,7 +101,7 @@ def pool_sums(reports: Iterable[UsageReport], tenants: Mapping[str, TenantSums],
 
 def recent_counts(counts: Sequence[Counts | RecentCounts]) -> RecentCounts:
     """Several counts of the last ten minutes as one."""
-    rejected = _codes([each.rejected for each in counts])
+    rejected = _codes([_rejected(each) for each in counts])
     return RecentCounts(
         admitted=counted(sum(each.admitted for each in counts)),
         rejected_total=counted(sum(rejected.values())),
@@ -109,6 +110,13 @@ def recent_counts(counts: Sequence[Counts | RecentCounts]) -> RecentCounts:
         evicted=counted(sum(each.evicted for each in counts)),
         degraded=_codes([each.degraded for each in counts]),
     )
+
+
+def _rejected(counts: Counts | RecentCounts) -> Mapping[str, int]:
+    """What was refused, and what was ended past its own hard: its client was told the same code."""
+    if isinstance(counts, RecentCounts) or not counts.ended:
+        return counts.rejected
+    return Counter(counts.rejected) + Counter({OWN_HARD: counts.ended})
 
 
 def _codes(tables: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -36,7 +36,7 @@ def due(stored: Mapping[str, Any], wanted: Mapping[str, Any], last_written_at: f
     `last_written_at`: when this object's status was last written, in seconds on the clock of `now`; None: not since the
     start.
     """
-    if not _differs(stored, wanted):
+    if not differs(stored, wanted):
         return False
     if last_written_at is None or _answers(stored) != _answers(wanted):
         return True
@@ -50,7 +50,8 @@ def _answers(status: Mapping[str, Any]) -> tuple[object, ...]:
     return status.get("observedGeneration"), answers
 
 
-def _differs(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+def differs(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether `wanted` says something else than `stored`, noise aside."""
     before, after = dict(_leaves(stored)), dict(_leaves(wanted))
     capacity = _capacity(after)
     return any(

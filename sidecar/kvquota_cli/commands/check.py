@@ -37,7 +37,8 @@ def _summary(verdict: Verdict) -> str:
         if severity in severities
     )
     over = f"; passed over {_counted(verdict.passed_over)}" if verdict.passed_over else ""
-    return f"{result or 'all good'} in {_counted(verdict.checked) or 'no object'}{over}"
+    checked = f" in {_counted(verdict.checked)}" if verdict.checked else "; no object could be checked"
+    return f"{result or 'all good'}{checked}{over}"
 
 
 def _counted(kinds: Mapping[str, int]) -> str:

@@ -18,12 +18,15 @@ import uvloop
 from kvquota_cli.demo.display import Display, LiveDisplay, PlainDisplay
 from kvquota_cli.demo.embedded_stage import EmbeddedStage
 from kvquota_cli.demo.engine_facts import ask_engine
+from kvquota_cli.demo.going_on import Started, going_on
+from kvquota_cli.demo.kubeconfig import require_kubeconfig
 from kvquota_cli.demo.performance import Performance
 from kvquota_cli.demo.scenario import TENANTS, EngineFacts, Scenario, Setting, UnfitEngineError, scenario_of
 from kvquota_cli.demo.stage import Stage, url_of
 from kvquota_cli.demo.verdict import Outcome, summary
 from kvquota_cli.errors import CliError, ExitCode
 from kvquota_cli.keys import new_key
+from kvquota_cli.wrapping import terminal_columns, wrapped
 from kvquota_fakeengine.server import FakeEngineServer
 from kvquota_fakeengine.settings import EngineSettings
 from kvquota_sidecar.proxy.engine_side import EngineAddress
@@ -41,6 +44,8 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     """Show it. PROBLEM when it did not hold. Raises CliError when it cannot begin."""
     if not SHORTEST_SECONDS <= arguments.seconds <= LONGEST_SECONDS:
         raise CliError(f"--seconds is a number from {SHORTEST_SECONDS:g} to {LONGEST_SECONDS:g}")
+    if arguments.kubeconfig is not None:
+        require_kubeconfig(arguments.kubeconfig)
     logging.getLogger().setLevel(logging.ERROR)  # what fails at first and is tried again is no news here
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # the fake engine's clients are cut on purpose
     try:
@@ -48,7 +53,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
             outcome = runner.run(_stoppable(arguments))
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise CliError("stopped before the end, and everything put away", ExitCode.PROBLEM) from None
-    print("\n".join(["", *summary(outcome), "", _last_word(outcome)]))
+    print("\n".join(_ending(outcome, terminal_columns())))
     return ExitCode.OK if outcome.held else ExitCode.PROBLEM
 
 
@@ -127,12 +132,13 @@ def _opening(scenario: Scenario, url: str | None) -> str:
     )
 
 
-def _last_word(outcome: Outcome) -> str:
+def _ending(outcome: Outcome, columns: int) -> list[str]:
+    told = [line for each in summary(outcome) for line in wrapped(each, columns)]
     if not outcome.held:
-        return "It did NOT hold: see what FAILED above."
-    return (
-        "It held. To go on:\n"
-        "  kvquota serve --manifests examples/ --engine http://127.0.0.1:8000   the same before your own engine\n"
-        "  kvquota demo --kubeconfig FILE                                       the same through an API server\n"
-        "  kvquota check examples/                                              manifests, checked offline"
-    )
+        return [*told, "", "It did NOT hold: see what FAILED above."]
+    return [*told, "", "It held. To go on:", *going_on(_started(), columns)]
+
+
+def _started() -> Started:
+    examples = Path("examples", "modelpool.yaml").is_file()
+    return Started(sys.argv[0], sys.executable, str(Path.cwd()), examples)

@@ -27,8 +27,10 @@ from kvquota_cli.errors import CliError, ExitCode
 from kvquota_cli.tables.objects import pool_table, quota_table
 from kvquota_cli.tables.table import printed
 from kvquota_operator.reconcile.observed import PoolKey
+from kvquota_sidecar.memory import memory_limit
 from kvquota_sidecar.settings import Bind, Settings, SettingsError, read_settings
 
+ANY_PORT: Final = 0
 NO_LAME_DUCK: Final = 0.0  # seconds: no Service sends anybody here, so nobody has to be waited for
 
 
@@ -44,9 +46,11 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 def _settings(arguments: argparse.Namespace) -> Settings:
     given = ["--listen", arguments.listen, "--engine", arguments.engine, "--admin", arguments.admin]
     try:
-        settings = read_settings([*given, "--drain-seconds", arguments.drain_seconds], {})
+        settings = read_settings([*given, "--drain-seconds", arguments.drain_seconds], {}, memory_bytes=memory_limit())
     except SettingsError as error:
         raise CliError(str(error)) from error
+    if settings.listen == settings.admin and settings.listen.port != ANY_PORT:
+        raise CliError(f"--listen and --admin are both {arguments.listen}: give them two different ports")
     return replace(settings, lame_duck_seconds=NO_LAME_DUCK)
 
 
@@ -88,6 +92,8 @@ async def _start(objects: Objects, wish: Wish, settings: Settings) -> _Start:
     _say(f"pool {choice.pool}: {choice.why}")
     if choice.warning is not None:
         _say(f"warning: {choice.warning}")
+    if answer.oddity is not None:
+        _say(f"warning: {answer.oddity}")
     if answer.trouble is not None:
         _say(f"the engine does not answer yet ({answer.trouble}): until it does, requests are answered with 502")
     return _Start(choice.pool, answered=answer.trouble is None)
@@ -127,11 +133,13 @@ async def _say_ready(session: Session) -> None:
 
 def _say_how(session: Session, pool: Candidate, token: Path) -> None:
     traffic, admin = _url(session.sidecar.traffic_address), _url(session.sidecar.admin_address)
-    body = f'{{"model": "{pool.model}", "messages": [{{"role": "user", "content": "hello"}}]}}'
+    body = f'{{"model": "{pool.model}", "messages": [{{"role": "user", "content": "hello"}}], "max_tokens": 16}}'
     _say(f"clients use {traffic} with a tenant's API key, e.g.")
     _print(f"  curl {traffic}/v1/chat/completions -H 'Content-Type: application/json' \\")
     _print(f"    -H 'Authorization: Bearer KEY' -d '{body}'")
-    _say("usage and metrics are on the admin port:")
+    _say("a tenant sees its own quota and usage with the same key:")
+    _print(f"  curl {traffic}/v1/usage -H 'Authorization: Bearer KEY'")
+    _say("everybody's usage and metrics are on the admin port:")
     _print(f'  curl {admin}/v1/usage -H "Authorization: Bearer $(cat {token})"')
     _print(f"  curl {admin}/metrics")
     _say("SIGUSR1 prints the tables of `kubectl get kvmp,tq`; Ctrl-C ends")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from kvquota_api.pod_config import Enforcement
 from kvquota_cli.demo.scenario import POOL, Scenario, Setting, as_yaml, manifests
@@ -17,13 +18,17 @@ from kvquota_cli.manifests.documents import read_documents
 from kvquota_cli.manifests.last_good import InForce
 from kvquota_cli.tables.objects import quota_table
 from kvquota_cli.tables.table import Table
-from kvquota_operator.reconcile.observed import PoolKey
+from kvquota_operator.reconcile.observed import Observed, PoolKey
+from kvquota_operator.reconcile.plan import Plan
+from kvquota_operator.reconcile.reconcile import reconcile
 from kvquota_sidecar.proxy.engine_side import EngineAddress
 from kvquota_sidecar.settings import Bind, Settings
 from kvquota_sidecar.sidecar import Sidecar
 
 ANY_PORT: Final = Bind("127.0.0.1", 0)
 SAMPLE_SECONDS: Final = 0.2  # a look at the engine: so often, that what ended is seen before flood comes back for it
+
+SYNC_SECONDS: Final = 0.5  # how old a table may be
 
 
 def sidecar_settings(engine: EngineAddress) -> Settings:
@@ -52,7 +57,10 @@ class EmbeddedStage:
             new_secret(),
             tell=lambda _: None,
             log=Nowhere(),
+            decide=self._decide,
+            sync_seconds=SYNC_SECONDS,
         )
+        self._statuses: Mapping[str, Mapping[str, Any]] = {}
 
     @property
     def sidecar(self) -> Sidecar:
@@ -79,8 +87,17 @@ class EmbeddedStage:
         self._session.touch()
 
     async def table(self) -> Table:
-        """By the columns of the CRD."""
-        return quota_table([stored.whole() for _, stored in self._objects.all_of("TenantQuota")], datetime.now(UTC))
+        """By the columns of the CRD, all rows of one moment: the latest statuses, however short ago."""
+        quotas = [
+            {**stored.body, "status": self._statuses.get(key.name, stored.status)}
+            for key, stored in self._objects.all_of("TenantQuota")
+        ]
+        return quota_table(quotas, datetime.now(UTC))
+
+    def _decide(self, observed: Observed, now: float, wall: datetime) -> Plan:
+        plan = reconcile(observed, now, wall)
+        self._statuses = plan.quota_statuses
+        return plan
 
     def _take(self, enforcement: Enforcement) -> None:
         text = as_yaml(manifests(self._scenario, self._setting, enforcement))

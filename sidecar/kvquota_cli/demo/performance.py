@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import aiohttp
 
 from kvquota_cli.demo.display import Display
 from kvquota_cli.demo.scenario import FLOOD, STEADY, TENANTS, Scenario, Setting
-from kvquota_cli.demo.stage import Stage, report_of, switch, until, url_of
+from kvquota_cli.demo.stage import LOOK_SECONDS, Stage, report_of, switch, until, url_of
 from kvquota_cli.demo.tally import Act, Tally
+from kvquota_cli.demo.telling import is_over, tells_of
 from kvquota_cli.demo.traffic import Crowd, client_session
 from kvquota_cli.demo.verdict import Leftover, Outcome, leftover_of
 from kvquota_cli.errors import CliError
+from kvquota_cli.tables.table import Table
 
 COUNTED_PART: Final = 0.35  # of the time: enough for a flooded engine to make somebody wait
 SHOW_SECONDS: Final = 1.0
+LAST_SECONDS: Final = 3.0  # of an act: the table at its end comes soon, so no other one is kept
+STATUS_SECONDS: Final = 12.0  # twice the longest from a change to the status that tells it, as the operator spaces them
 
 
 def _tallies(crowds: Mapping[str, Crowd]) -> dict[str, Tally]:
@@ -43,6 +47,8 @@ class Performance:
             steady = tasks.create_task(crowds[STEADY].run())
             self._display.say(
                 "Act 1: the quotas only count (enforcement: Shadow). Flood takes the KV cache, steady waits behind it."
+                " In the table, INFLIGHT counts a tenant's requests, those that wait for the engine too; USED is the"
+                " tokens of KV cache that they have filled."
             )
             await self._flood(tasks, crowds, self._seconds * COUNTED_PART)
             await switch(self._stage, "Enforce")
@@ -53,7 +59,10 @@ class Performance:
             )
             await self._flood(tasks, crowds, self._seconds * (1 - COUNTED_PART))
             steady.cancel()
-        return Outcome(_tallies(crowds), await self._leftover())
+        leftover = await self._leftover()
+        self._display.say("The end: nobody sends any more, and what was running has ended or was cut.")
+        self._display.conclude(await self._table_when(is_over), _tallies(crowds))
+        return Outcome(_tallies(crowds), leftover)
 
     def _crowd(self, tenant: str, session: aiohttp.ClientSession) -> Crowd:
         return Crowd(
@@ -84,8 +93,18 @@ class Performance:
         while (left := end - time.monotonic()) > 0:
             await asyncio.sleep(min(SHOW_SECONDS, left))
             if left > SHOW_SECONDS:
-                self._display.show(await self._stage.table(), tallies)
-        self._display.conclude(await self._stage.table(), tallies)
+                table = await self._stage.table()
+                self._display.show(table, tallies, telling=left > LAST_SECONDS and tells_of(self._act, table))
+        self._display.conclude(await self._table_when(lambda table: tells_of(self._act, table)), tallies)
+
+    async def _table_when(self, true: Callable[[Table], bool]) -> Table:
+        """The first table of which it is true; what there is then, where none comes."""
+        end = time.monotonic() + STATUS_SECONDS
+        while True:
+            table = await self._stage.table()
+            if true(table) or time.monotonic() > end:
+                return table
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _leftover(self) -> Leftover:
         """What is held when it no longer changes, or when waiting for it makes no sense any more."""

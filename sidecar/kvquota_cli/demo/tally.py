@@ -2,7 +2,7 @@
 
 Invariants:
 
-1. Every request that was sent is counted once: answered, refused, failed, or cut when the demonstration ended.
+1. Every request that was sent is counted once: answered, refused, failed, cut when an act ended, or running still.
 2. The sentence kept for a refusal is one that a client got, word for word.
 """
 
@@ -28,9 +28,10 @@ class Refused:
 
 @dataclass(slots=True)
 class Tally:
-    """`answered`: seconds to the first token of each whole answer, by act."""
+    """`answered`: seconds to the first token of each whole answer, by act. `cut`: were running when an act ended."""
 
     sent: int = 0
+    cut: int = 0
     answered: dict[Act, list[float]] = field(default_factory=lambda: {"Counted": [], "Enforced": []})
     refused: Counter[tuple[Act, int, str]] = field(default_factory=Counter)
     sentences: dict[tuple[int, str], Refused] = field(default_factory=dict)
@@ -53,9 +54,9 @@ class Tally:
         return self.refused.total()
 
     @property
-    def cut(self) -> int:
-        """Requests that were running when the demonstration ended."""
-        return self.sent - self.answers - self.refusals
+    def running(self) -> int:
+        """Requests that nothing has come of so far."""
+        return self.sent - self.answers - self.refusals - self.cut
 
     def refused_with(self, code: str, act: Act) -> int:
         """How often this code was the answer to a request of `act`."""

@@ -66,6 +66,9 @@ class Crowd:
             told = await self._ask()
         except (aiohttp.ClientError, TimeoutError) as error:
             told = Refused(0, type(error).__name__, str(error) or "no answer")
+        except asyncio.CancelledError:
+            self.tally.cut += 1
+            raise
         if isinstance(told, Refused):
             self.tally.refuse(act, told)
         else:

@@ -98,15 +98,20 @@ def _lines(outcome: Outcome) -> Iterator[str]:
 
 
 def _tenant(tenant: str, tally: Tally) -> Iterator[str]:
-    yield (
-        f"{tenant:<10}{tally.sent:,} sent, {tally.answers:,} answered, {tally.refusals:,} refused"
-        + (f", {tally.cut:,} cut when an act ended" if tally.cut else "")
-    )
+    yield f"{tenant:<10}{counts_of(tally)}"
     yield f"          first token in act 1: {_latency(tally, 'Counted')}; in act 2: {_latency(tally, 'Enforced')}"
     for (act, status, code), count in sorted(tally.refused.items(), key=lambda each: -each[1]):
         told = f"{count:,} x {_STATUS.get(status, status)} {code}" + (" in act 1" if act == "Counted" else "")
         yield f"          {told}, such as:"
         yield f'            "{tally.sentences[status, code].message}"'
+
+
+def counts_of(tally: Tally) -> str:
+    """What came of everything that was sent; the parts sum to it."""
+    parts = [f"{tally.sent:,} sent", f"{tally.answers:,} answered", f"{tally.refusals:,} refused"]
+    parts += [f"{tally.cut:,} cut when an act ended"] if tally.cut else []
+    parts += [f"{tally.running:,} running"] if tally.running else []
+    return ", ".join(parts)
 
 
 def _latency(tally: Tally, act: Act) -> str:

@@ -21,6 +21,6 @@ async def greet(address: EngineAddress, pool: Candidate, say: Callable[[str], No
             break
         await asyncio.sleep(ASK_AGAIN_SECONDS)
     say("the engine answers now")
-    warning = mismatch(pool, answer.names)
+    warning = answer.oddity or mismatch(pool, answer.names)
     if warning is not None:
         say(f"warning: {warning}")

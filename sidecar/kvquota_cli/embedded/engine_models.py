@@ -14,6 +14,7 @@ from kvquota_sidecar.proxy.engine_side import EngineAddress, EnginePool
 MODELS_PATH: Final = "/v1/models"
 ASK_SECONDS: Final = 2.0
 _MAX_BYTES: Final = 2**20
+_KEY_WANTED: Final = (401, 403)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +27,12 @@ class EngineModel:
 
 @dataclass(frozen=True, slots=True)
 class EngineAnswer:
-    """`models`: None where the engine does not list any. `trouble`: why it did not answer, None where it did."""
+    """`models`: None where the engine does not list any, and then `oddity` says what it answered instead. `trouble`:
+    why it did not answer, None where it did."""
 
     models: tuple[EngineModel, ...] | None = None
     trouble: str | None = None
+    oddity: str | None = None
 
     @property
     def names(self) -> tuple[str, ...] | None:
@@ -47,7 +50,16 @@ async def ask_models(address: EngineAddress) -> EngineAnswer:
             return EngineAnswer(trouble=str(error))
         finally:
             pool.close()
-    return EngineAnswer(_models(fetched.body) if fetched.status == 200 else None)
+    models = _models(fetched.body) if fetched.status == 200 else None
+    return EngineAnswer(models, oddity=None if models is not None else _oddity(address, fetched.status))
+
+
+def _oddity(address: EngineAddress, status: int) -> str:
+    where = address.authority.decode()
+    if status in _KEY_WANTED:
+        return f"{where} answers {MODELS_PATH} with {status}: it wants a key of its own, so its models are not known"
+    what = f"with {status}" if status != 200 else "without a list of models"
+    return f"{where} answers {MODELS_PATH} {what}: is this an engine? Check --engine"
 
 
 def _models(body: bytes) -> tuple[EngineModel, ...] | None:

@@ -22,11 +22,13 @@ from kvquota_operator.reconcile.observed import (
     KeyFound,
     KeyProblem,
     Observed,
+    Orphans,
     PodSeen,
     PoolKey,
     QuotaSeen,
     SecretSeen,
 )
+from kvquota_operator.reconcile.orphans import POOL_NOT_FOUND
 from kvquota_operator.reconcile.plan import EventWanted, SecretWanted
 
 T = TypeVar("T")
@@ -44,12 +46,15 @@ class FileCluster:
         self._configs: dict[str, PodConfig] = {}
         self._pools = _Parsed(read_pool)
         self._quotas = _Parsed(read_quota)
+        self._there: set[PoolKey] = set()
 
     async def observe(self, pool: PoolKey) -> Observed | None:
         """The pool as the files have it; None when they have it no more."""
         found = self._objects.find(ObjectKey("ModelPool", pool.namespace, pool.name))
         if found is None:
+            self._tell_end(pool)
             return None
+        self._there.add(pool)
         stored = self._pools.of(ObjectKey("ModelPool", pool.namespace, pool.name), found)
         quotas = self._quotas_of(pool)
         return Observed(
@@ -63,6 +68,16 @@ class FileCluster:
             configs=dict(self._configs),
             secret=self._secret,
             model_config=self._model_config(stored),
+        )
+
+    async def orphans(self, pool: PoolKey) -> Orphans:
+        """The quotas that name a pool that no file has."""
+        quotas = self._quotas_of(pool)
+        return Orphans(
+            key=pool,
+            quotas=tuple(each.quota for each in quotas if isinstance(each.quota, QuotaSeen)),
+            invalid=tuple(each.quota for each in quotas if isinstance(each.quota, InvalidSeen)),
+            pools=tuple(key.name for key, _ in self._objects.all_of("ModelPool", pool.namespace)),
         )
 
     async def apply_config(self, config: PodConfig) -> None:
@@ -83,8 +98,18 @@ class FileCluster:
         self._write(ObjectKey("TenantQuota", namespace, name), status)
 
     async def record(self, namespace: str, event: EventWanted) -> None:
-        """Tell it."""
+        """Tell it, but not of every quota that its pool is gone: that was told of the pool."""
+        if event.reason == POOL_NOT_FOUND:
+            return
         self._tell(f"{event.kind} {namespace}/{event.name}: {event.reason}: {event.message}")
+
+    def _tell_end(self, pool: PoolKey) -> None:
+        if pool in self._there:
+            self._there.discard(pool)
+            self._tell(
+                f"ModelPool {pool.namespace}/{pool.name} is gone from the manifests: its quotas stay in force on the"
+                " sidecar until it is back or this process ends"
+            )
 
     def _write(self, key: ObjectKey, status: Mapping[str, Any]) -> None:
         if not self._objects.write_status(key, status):

@@ -13,17 +13,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Self, TextIO
+from typing import Final, Self, TextIO
 
 from kvquota_cli.embedded.channel import DirectChannel
 from kvquota_cli.embedded.file_cluster import FileCluster
 from kvquota_cli.embedded.identity import engine_pod
+from kvquota_cli.embedded.listening import taken_address
 from kvquota_cli.embedded.objects import Objects
 from kvquota_cli.errors import CliError
 from kvquota_operator.controller import ControllerSettings, PoolController
+from kvquota_operator.governing import Decide
 from kvquota_operator.reconcile.observed import PoolKey, SecretSeen
+from kvquota_operator.reconcile.reconcile import reconcile
 from kvquota_sidecar.settings import Settings
 from kvquota_sidecar.sidecar import Sidecar
+
+SYNC_SECONDS: Final = ControllerSettings().sync_seconds
 
 
 class SystemClock:
@@ -38,6 +43,11 @@ class SystemClock:
         return datetime.now(UTC)
 
 
+def _embedded(settings: Settings, token: str, pod_uid: str) -> Settings:
+    """There is no kubelet here: nobody but a signal begins the drain."""
+    return replace(settings, token=token, pod_uid=pod_uid, drain_hook=False)
+
+
 class Session:
     """`secret` is the pool's own; its token opens the admin port. `tell` gets what a cluster would have as events."""
 
@@ -50,13 +60,17 @@ class Session:
         *,
         tell: Callable[[str], None],
         log: TextIO,
+        decide: Decide = reconcile,
+        sync_seconds: float = SYNC_SECONDS,
     ) -> None:
         pod = engine_pod(pool.namespace)
         self.pool = pool
-        self.sidecar = Sidecar(replace(settings, token=secret.token, pod_uid=pod.uid), log=log)
+        self.sidecar = Sidecar(_embedded(settings, secret.token, pod.uid), log=log)
         self._channel = DirectChannel(self.sidecar)
         cluster = FileCluster(objects, pod, secret, tell)
-        self._controller = PoolController(cluster, self._channel, SystemClock(), ControllerSettings())
+        self._controller = PoolController(
+            cluster, self._channel, SystemClock(), ControllerSettings(sync_seconds=sync_seconds), decide=decide
+        )
         self._governing: asyncio.Task[None] | None = None
 
     @property
@@ -73,7 +87,8 @@ class Session:
         try:
             await self.sidecar.start()
         except OSError as error:
-            raise CliError(f"cannot listen: {error}; give --listen and --admin other addresses") from error
+            settings = self.sidecar.settings
+            raise CliError(taken_address({"--listen": settings.listen, "--admin": settings.admin}, error)) from error
         self.touch()
         self._governing = asyncio.create_task(self._controller.run(), name="operator")
         return self

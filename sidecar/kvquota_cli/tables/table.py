@@ -8,6 +8,8 @@ Invariants:
 2. NAME comes first. A column of a priority above 0 is shown only in a wide table.
 3. What is absent is an empty cell, never 0.
 4. Columns are padded by three spaces to at least six characters; the last one is not padded.
+5. A table that is too wide for the terminal gets smaller gaps first, and then loses columns that say least; NAME, the
+   numbers, STATE and AGE stay.
 """
 
 from __future__ import annotations
@@ -22,6 +24,12 @@ from kvquota_cli.tables.json_path import Step, find, parse_path
 
 _PADDING: Final = 3  # spaces; kubectl's tab writer has minimal width 6 and padding 3
 _LEAST_WIDTH: Final = 6
+_NARROWER: Final = (
+    (2, frozenset[str]()),
+    (2, frozenset({"POOL"})),
+    (1, frozenset({"POOL"})),
+    (1, frozenset({"POOL", "TENANT"})),
+)  # padding, and the columns that are left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +87,25 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def printed(table: Table) -> tuple[str, ...]:
-    """The lines of the table, header first."""
+def printed(table: Table, columns: int | None = None) -> tuple[str, ...]:
+    """The lines of the table, header first; made to fit into `columns` characters as far as that goes."""
+    lines = _spaced(table, _PADDING, _LEAST_WIDTH)
+    for padding, dropped in _NARROWER:
+        if columns is None or max(map(len, lines)) <= columns:
+            break
+        lines = _spaced(_without(table, dropped), padding, 0)
+    return lines
+
+
+def _without(table: Table, dropped: frozenset[str]) -> Table:
+    kept = [index for index, name in enumerate(table.header) if name not in dropped]
+    header, *rows = (tuple(line[index] for index in kept) for line in (table.header, *table.rows))
+    return Table(header, tuple(rows))
+
+
+def _spaced(table: Table, padding: int, least: int) -> tuple[str, ...]:
     lines = (table.header, *table.rows)
-    widths = [max(_LEAST_WIDTH, _PADDING + max(map(len, column))) for column in zip(*lines, strict=True)]
+    widths = [max(least, padding + max(map(len, column))) for column in zip(*lines, strict=True)]
     return tuple(_line(line, widths) for line in lines)
 
 

@@ -6,7 +6,7 @@ Invariants:
 
 1. Without a token nobody is authenticated; tokens are compared in constant time.
 2. The drain is started only from this pod or its node: loopback, one of the pod's own addresses (the two ends of the
-   connection are the same), or an address that the settings name.
+   connection are the same), or one of the node's.
 """
 
 from __future__ import annotations

@@ -61,6 +61,7 @@ class Admin:
         metrics: Callable[[bool], bytes],
         drained: asyncio.Event,
         spawn: Spawn,
+        drain_hook: bool,
     ) -> None:
         self._standing = standing
         self._engine = engine
@@ -79,10 +80,14 @@ class Admin:
             ("GET", "/metrics"): Route("Anyone", self._exposition),
             ("GET", "/v1/usage"): Route("Token", self._usage),
             ("POST", SYNC_PATH): Route("Token", self._synced),
-            ("GET", "/drain"): Route("Near", self._drain),
-            ("POST", "/drain"): Route("Near", self._drain),
-            ("GET", "/drain/wait"): Route("Near", later=self._drain_and_wait),
-            ("POST", "/drain/wait"): Route("Near", later=self._drain_and_wait),
+        } | (self._hooks() if drain_hook else {})
+
+    def _hooks(self) -> dict[tuple[str, str], Route]:
+        drain, wait = Route("Near", self._drain), Route("Near", later=self._drain_and_wait)
+        return {
+            (method, path): route
+            for method in ("GET", "POST")
+            for path, route in (("/drain", drain), ("/drain/wait", wait))
         }
 
     @property
@@ -91,7 +96,7 @@ class Admin:
 
     def examine(self, head: Head, ends: Ends) -> Answer | AdminContext:
         """Look at a head: which route, and whether it is open to this caller."""
-        route = self._routes.get((head.method, head.path))
+        route = self._route(head)
         if route is None:
             return _told(404, "There is no such route on the admin port.")
         trusted = self._token.is_in(head)
@@ -100,6 +105,9 @@ class Admin:
         if route.access == "Near" and not is_near(ends, self._node_addresses):
             return _told(403, f"Only this pod and its node may ask this, not {ends.remote}: see --node-address.")
         return AdminContext(route, trusted)
+
+    def owner(self, context: AdminContext) -> str | None:  # noqa: ARG002 - the operator is alone
+        return None
 
     def serve(self, request: Request, context: AdminContext, client: Client) -> None:
         """Answer a request."""
@@ -113,6 +121,13 @@ class Admin:
         return _told(fault.status, fault.sentence)
 
     # The routes.
+
+    def _route(self, head: Head) -> Route | None:
+        """HEAD is open where GET only reads."""
+        if head.method != "HEAD":
+            return self._routes.get((head.method, head.path))
+        route = self._routes.get(("GET", head.path))
+        return None if route is None or route.access == "Near" else route
 
     def _ready(self, _request: Request, _context: AdminContext) -> Answer:
         unready = self._standing.unready()
@@ -145,11 +160,11 @@ class Admin:
         return Answer(200, usage.encode(self._sync(wanted)))
 
     def _drain(self, _request: Request, _context: AdminContext) -> Answer:
-        self._standing.leave()
+        self._standing.leave(final=False)
         return _told(200, "draining")
 
     async def _drain_and_wait(self) -> Answer:
-        self._standing.leave()
+        self._standing.leave(final=False)
         await self._drained.wait()
         return _told(200, "drained")
 

@@ -8,7 +8,7 @@ from kvquota_api.pod_config import FailurePolicy, PodConfig
 from kvquota_api.usage import Source, SyncRequest
 from kvquota_sidecar.channel.adoption import Documents, offer_config, offer_identity
 from kvquota_sidecar.clock import Clock
-from kvquota_sidecar.proxy.draining import Drain
+from kvquota_sidecar.proxy.draining import GRACE, Drain
 from kvquota_sidecar.proxy.identity import Directory
 from kvquota_sidecar.refusals import Code, Refusal, refuse
 from kvquota_sidecar.telemetry.journal import Journal
@@ -51,11 +51,19 @@ class Standing:
         """Whether nothing keeps this pod any more."""
         return self.drain.phase(self._clock(), self._running()) == "Over"
 
-    def leave(self) -> None:
-        """Begin the drain."""
+    def leave(self, *, final: bool) -> None:
+        """Begin the drain; `final`: this program is to end, else it is only announced."""
         if not self.is_leaving:
             self._journal.write("draining", running=self._running())
-        self.drain.start(self._clock())
+        self.drain.start(self._clock(), final=final)
+
+    def stay(self) -> bool:
+        """Take back a drain that was announced and not followed by a signal in time; whether it was."""
+        lapsed = self.drain.lapse(self._clock())
+        if lapsed:
+            self._tally.drains_taken_back += 1
+            self._journal.write("drain_taken_back", after=self.drain.limit_seconds + GRACE)
+        return lapsed
 
     def refusal(self) -> Refusal | None:
         """Why no traffic is taken now; None while it is."""

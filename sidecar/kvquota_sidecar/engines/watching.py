@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from kvquota_api.usage import EngineState, EngineUsage
 from kvquota_sidecar.clock import Clock
@@ -11,6 +12,11 @@ from kvquota_sidecar.engines.fetching import EngineUnavailableError
 from kvquota_sidecar.engines.port import EngineSampler
 from kvquota_sidecar.ledger.asking import EngineSample
 from kvquota_sidecar.telemetry.tally import Tally
+
+# Seconds and sampling periods, the longer of both, after which the last numbers are told no more: a restart of the
+# engine's metrics takes less, and whoever reads them wants to know that nobody measures.
+BELIEVED_SECONDS: Final = 10.0
+BELIEVED_PERIODS: Final = 5
 
 
 class EngineWatch:
@@ -65,10 +71,15 @@ class EngineWatch:
             self._observe(sample)
 
     def usage(self) -> EngineUsage:
-        """For the report; what was never seen is missing."""
-        sample = self._sample
+        """For the report; what was never seen, or so long ago that it says nothing, is missing.
+
+        An engine that says no more what it said before is in state Unknown, also where it answers.
+        """
+        sample, age = self._sample, self._clock() - self._seen_at
         if sample is None:
             return EngineUsage(state=self.state)
+        if age > max(BELIEVED_SECONDS, BELIEVED_PERIODS * self._period_seconds):
+            return EngineUsage(state="Down" if self.state == "Down" else "Unknown")
         return EngineUsage(
             state=self.state,
             blocks=sample.blocks,
@@ -76,5 +87,5 @@ class EngineWatch:
             used_blocks=sample.used_blocks,
             running=sample.running,
             waiting=sample.waiting,
-            age_seconds=round(self._clock() - self._seen_at, 3),
+            age_seconds=round(age, 3),
         )

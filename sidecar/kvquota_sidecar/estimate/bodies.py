@@ -31,7 +31,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
 class Chat(Body, frozen=True, kw_only=True):
     """POST /v1/chat/completions"""
 
-    messages: list[msgspec.Raw]
+    messages: msgspec.Raw
     max_tokens: Length | None = None
     max_completion_tokens: Length | None = None
     n: Count | None = None
@@ -55,7 +55,7 @@ class Completion(Body, frozen=True, kw_only=True):
 class Messages(Body, frozen=True, kw_only=True):
     """POST /v1/messages"""
 
-    messages: list[msgspec.Raw]
+    messages: msgspec.Raw
     max_tokens: Length
     system: msgspec.Raw = ABSENT
     tools: msgspec.Raw = ABSENT
@@ -68,15 +68,6 @@ class Responses(Body, frozen=True, kw_only=True):
     instructions: msgspec.Raw = ABSENT
     max_output_tokens: Length | None = None
     tools: msgspec.Raw = ABSENT
-
-
-class Item(msgspec.Struct, frozen=True):
-    """A message, a part of its content, or an item of `input`: what of it may hold text or more parts."""
-
-    type: str | None = None
-    text: msgspec.Raw = ABSENT
-    content: msgspec.Raw = ABSENT
-    output: msgspec.Raw = ABSENT
 
 
 class Tool(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ Invariants:
 
 1. A request that was ended early says "at least": its share of the whole moves to the longer ones (the product-limit
    estimate), so a tenant whose requests are all ended early is never taken for one with short answers.
-2. None where nothing finished, or where the finished ones do not reach the 90th percentile: the caller takes the limit.
+2. None where fewer than FEWEST finished, or where these do not reach the 90th percentile: the caller takes the limit.
 3. The memory is bounded: the last WINDOW outputs.
 
 It does not know the limit of a request.
@@ -15,11 +15,12 @@ It does not know the limit of a request.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Final
 
 from kvquota_api.amounts import Tokens
 
+FEWEST: Final = 20  # finished outputs: two are beyond the 90th percentile, so that one short answer promises nothing
 WINDOW: Final = 128  # outputs: enough for a 90th percentile, 1 KiB for each of up to 10,000 tenants
 TAIL: Final = 0.1  # what may lie beyond the promise: the 90th percentile of docs/accounting.md
 
@@ -58,8 +59,10 @@ class Outputs:
         self._known = False
 
 
-def _percentile(coded: Iterable[int]) -> Tokens | None:
+def _percentile(coded: Collection[int]) -> Tokens | None:
     """Kaplan and Meier's estimate of who is still going, walked until no more than TAIL is."""
+    if sum(each & 1 == 0 for each in coded) < FEWEST:
+        return None
     ordered = sorted(coded)  # at equal lengths a finished one (even) comes before an ended one (odd)
     going, at_risk = 1.0, len(ordered)
     for each in ordered:

@@ -8,6 +8,8 @@ Invariants:
    differ in which of the two they take, and the engine takes the last.
 2. Nesting beyond MAX_DEPTH is refused whatever the depth of the Python stack. (A list of neither strings nor brackets
    is no level of its own.)
+3. What is looked at one by one is counted before, in few passes over the text: strings, objects and lists, fields, and
+   the values of lists that are no token ids. More than there may be of them is refused.
 
 It does not know what the fields mean.
 """
@@ -15,29 +17,38 @@ It does not know what the fields mean.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 MAX_DEPTH: Final = 128  # levels: tool schemas of real clients stay below 40; the engine's own parser ends near 1,000
-_BLANK: Final = rb"[ \t\r\n]*+"
-_STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+# Each bounds what one body costs while other tenants' streams wait. In brackets: a chat of 2,000 messages with tool
+# calls, and 100 tools; more than agents send.
+MAX_TOP_LEVEL: Final = 256  # fields (60 are known to engines)
+MAX_FIELDS: Final = 16_384  # of all objects (11,000 and 5,000)
+MAX_BRACKETS: Final = 16_384  # objects and lists (5,000 and 3,000)
+MAX_STRINGS: Final = 65_536  # keys and values (20,000 and 8,000)
+MAX_VALUES: Final = 65_536  # commas outside of lists of token ids, each of which parts two values or fields
+# Atomic groups, not possessive quantifiers: these match wrongly around a group in Python before 3.11.5 (gh-106052).
+_BLANK: Final = rb"(?>[ \t\r\n]*)"
+_STRING: Final = rb'"(?>[^"]*)"'
 _PLAIN: Final = rb'[^"{}\[\]]'
 # The next key, up to its value, or the next bracket. Everything before it is skipped at once, never looked at again:
 # plain text, strings that are no keys, and lists of neither strings nor brackets (long lists of token ids).
 _TOKEN: Final = re.compile(
-    rb"(?:%(plain)s++|%(string)s(?!%(blank)s:)|\[%(plain)s*+\])*+"
+    rb"(?>(?:(?>%(plain)s+)|%(string)s(?!%(blank)s:)|\[(?>%(plain)s*)\])*)"
     rb"(?:(?P<key>%(string)s)%(blank)s:%(blank)s|(?P<bracket>[{}\[\]]))"
     % {b"plain": _PLAIN, b"string": _STRING, b"blank": _BLANK},
     re.DOTALL,
 )
+TOKEN_IDS: Final = re.compile(rb"\[[0-9 \t\r\n,]+\]")
 _WINDOW: Final = 4096  # bytes looked at together when blanks are skipped backwards
 
 
 class ScanError(ValueError):
-    """The text cannot be taken; says what is wrong with it. `key`: the one that is named twice, "" for depth."""
+    """The text cannot be taken; says what is wrong with it. `key`: the one that is named twice, "" otherwise."""
 
     def __init__(self, message: str, key: str = "") -> None:
         super().__init__(message)
@@ -63,8 +74,10 @@ class Fields:
 
 def scan(text: bytes) -> Fields:
     """The top-level fields of the object `text`, which must be valid JSON. Raises ScanError."""
+    unescaped = _without_escaped_quotes(text)
+    _require_bounded(unescaped)
     close = text.rindex(b"}")
-    keys = [(name, at, value) for depth, name, at, value in _keys(text, close + 1) if depth == 1]
+    keys = _top_level(text, unescaped, close + 1)
     limits = [*(at for _, at, _ in keys[1:]), close]
     by_name = {
         name: Field(at, value, _end(text, limit)) for (name, at, value), limit in zip(keys, limits, strict=False)
@@ -72,19 +85,45 @@ def scan(text: bytes) -> Fields:
     return Fields(by_name, close)
 
 
-def _keys(text: bytes, end: int) -> Iterator[tuple[int, str, int, int]]:
-    """Depth, name, offset and offset of the value of every key. Raises ScanError at the first fault."""
+def _without_escaped_quotes(text: bytes) -> bytes:
+    """The same text, as long, where every quote begins or ends a string."""
+    return text.replace(b"\\\\", b"__").replace(b'\\"', b"__") if b"\\" in text else text
+
+
+def _require_bounded(unescaped: bytes) -> None:
+    _require_at_most(MAX_STRINGS, unescaped.count(b'"') // 2, "strings")
+    if len(unescaped) <= min(MAX_FIELDS, MAX_BRACKETS, MAX_VALUES):
+        return
+    outside = b"".join(unescaped.split(b'"')[::2])
+    _require_at_most(MAX_BRACKETS, outside.count(b"{") + outside.count(b"["), "objects and lists")
+    _require_at_most(MAX_FIELDS, outside.count(b":"), "fields in all its objects")
+    if len(outside) > MAX_VALUES:
+        _require_at_most(MAX_VALUES, TOKEN_IDS.sub(b"", outside).count(b","), "values beside token ids")
+
+
+def _require_at_most(most: int, found: int, what: str) -> None:
+    if found > most:
+        raise ScanError(f"it has {found} {what} and at most {most} are taken, so shorten or split it")
+
+
+def _top_level(text: bytes, unescaped: bytes, end: int) -> list[tuple[str, int, int]]:
+    """Name, offset and offset of the value of every key at the top. Raises ScanError at the first fault anywhere."""
+    found: list[tuple[str, int, int]] = []
     open_brackets: list[set[str]] = []  # what each has named; a list names nothing
-    for token in _TOKEN.finditer(text, 0, end):
-        if token["key"]:
-            name = _name(token["key"])
+    for token in _TOKEN.finditer(unescaped, 0, end):
+        at, past = token.span("key")
+        if at >= 0:
+            name = _name(text[at:past])
             _require_new(name, open_brackets[-1])
-            yield len(open_brackets), name, token.start("key"), token.end()
+            if len(open_brackets) == 1:
+                found.append((name, at, token.end()))
+                _require_at_most(MAX_TOP_LEVEL, len(found), "fields at the top")
         elif token["bracket"] in b"{[":
             open_brackets.append(set())
             _require_shallow(len(open_brackets))
         else:
             open_brackets.pop()
+    return found
 
 
 def _require_shallow(depth: int) -> None:

@@ -7,7 +7,8 @@ Invariants:
 1. The engine cannot read the body in another way: a key that is named twice at any level, NaN, and text that is not
    UTF-8 are refused, and a field that decides what the request takes has exactly its own type.
 2. What outlives the response or hides its size is refused.
-3. Every refusal is a 400 that names the field.
+3. Every refusal is a 400 that names the field, or the bound.
+4. What is looked at one by one is bounded before it is: by `scan`, and for messages and parts by `weighing`.
 
 It does not know tenants, limits or blocks.
 """
@@ -24,7 +25,6 @@ import msgspec
 from kvquota_api.amounts import Tokens
 from kvquota_sidecar.estimate.bodies import Body, Chat, Completion, Messages, Responses
 from kvquota_sidecar.estimate.prompts import (
-    PromptError,
     PromptSize,
     chat_prompts,
     completion_prompts,
@@ -32,6 +32,7 @@ from kvquota_sidecar.estimate.prompts import (
     response_prompts,
 )
 from kvquota_sidecar.estimate.scan import MAX_DEPTH, Fields, ScanError, scan
+from kvquota_sidecar.estimate.weighing import PromptError
 from kvquota_sidecar.refusals import Code, Refusal, refuse
 
 __all__ = ["ROUTES", "PromptSize", "Shape", "read_shape"]

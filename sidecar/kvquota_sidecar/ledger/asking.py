@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Literal
 
 from kvquota_api.amounts import Blocks, Tokens
 from kvquota_sidecar.refusals import Refusal
+
+Growth = Literal["Seen", "Unseen"]  # whether the output shows while it is made: streamed, or only at the end
 
 
 class LedgerError(Exception):
@@ -19,13 +22,14 @@ class Ask:
 
     `tenant`: "namespace/tenant". `prompts`: estimated tokens of each, at least one. `copies`: outputs for each prompt
     (n, best_of, beams), at least 1. `output_limit`: of each sequence, what the engine will use; None: the client set
-    none.
+    none. `growth`: as long as it is Unseen nobody can be ended for it, so the whole limit is reserved.
     """
 
     tenant: str
     prompts: tuple[Tokens, ...]
     copies: int
     output_limit: Tokens | None
+    growth: Growth = "Unseen"
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,9 +174,10 @@ class Books:
             free=self._free(self._in_force, now),
             reserved=self._charged,
             used=sum(each.filled() for each in self._entries.values() if each.state is State.LIVE),
-            unattributed=self._gauge.unattributed,
+            unattributed=self._gauge.unattributed(now),
             pressure_percent=pressure,
             rung=self._rung,
+            gauge_is_fresh=self._gauge.fresh(now),
         )
 
     def tenant_usage(self, now: float, wall: float) -> tuple[TenantUsage, ...]:
@@ -255,7 +256,7 @@ class Books:
         refusal = self._spread(grown_past_hard(account.tenant, account.charged * size, hard * size, wait))
         self._close(account, victim, State.ENDED, now)
         account.pressed = True
-        account.tally.refused("evicted", refusal, now)
+        account.tally.refused("ended", refusal, now)
         return Ending(victim.ticket, refusal)
 
     def _give_back(self, account: Account, entry: Entry, now: float) -> None:

@@ -4,7 +4,8 @@ Decides what a request promises, and which limit its output has. Pure.
 
 Invariants:
 
-1. The promise is the 90th percentile of the tenant's outputs, or the limit while nobody can say, never more than it.
+1. The promise is the 90th percentile of the tenant's outputs, never more than the limit; it is the limit while nobody
+   can say, and where nobody will see the output grow.
 2. Without a limit from the client, the limit is what the context leaves beside the prompt, at least 1.
 
 It does not decide whether the request may run, and changes nothing.
@@ -28,7 +29,7 @@ def entry_of(ask: Ask, account: Account, share: TenantShare, config: PodConfig, 
     context = context_limit(share, Tokens(config.kv.max_model_len))
     prompts = tuple(Prompt(each, _limit(each, ask.output_limit, context)) for each in ask.prompts)
     limit = max(each.limit for each in prompts)
-    typical = account.outputs.p90()
+    typical = account.outputs.p90() if ask.growth == "Seen" else None
     entry = Entry(
         ticket=ticket,
         tenant=ask.tenant,

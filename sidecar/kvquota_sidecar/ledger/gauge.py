@@ -10,7 +10,7 @@ Invariants:
 3. Filled is what was seen to be. A request that has started and shows nothing (unstreamed, or still before its first
    token) fills what else the gauge shows, up to its charge: it is in E, and in P it would count twice.
 4. `unattributed` is what the gauge shows beyond what is filled, without what ended too shortly ago to be freed. It
-   follows the gauge down, and is charged to nobody.
+   follows the gauge down, and is charged to nobody. FORGET_AFTER the last reading it is 0: only the ledger counts.
 5. The memory is bounded: what ended is kept for MAX_DELAY, in steps of STEP.
 
 It does not know tenants or requests.
@@ -28,6 +28,8 @@ from kvquota_sidecar.ledger.asking import EngineSample
 PERIODS: Final = 2  # sampling periods after which a gauge is stale: one reading may be lost
 FIRST_DELAY: Final = 1.0  # seconds from an abort to the freed blocks, until it was measured; a busy engine's step
 MAX_DELAY: Final = 5.0  # seconds: an abort frees in one step of the engine; what is held longer is somebody else's
+# Seconds without a reading after which nobody knows of foreign blocks any more: the requests that held them are over.
+FORGET_AFTER: Final = 30.0
 STEP: Final = 0.01  # seconds: endings that follow within it are one, and take the time of the first
 
 
@@ -46,7 +48,7 @@ class Gauge:
 
     def __init__(self, period: float) -> None:
         """`period`: seconds between two readings."""
-        self.unattributed = Blocks(0)
+        self._unattributed = Blocks(0)  # at the last reading
         self.measured: Blocks | None = None  # the engine's pool with its null block
         self.read_at: float | None = None  # the last reading that said what is in use
         self.heard_at = float("-inf")  # the last reading that said anything
@@ -77,8 +79,8 @@ class Gauge:
         explained = holding.seen + self._still_freeing(now)
         unseen = min(holding.unseen, max(0, sample.used_blocks - explained))
         self._used, self._promised, self.read_at = sample.used_blocks, holding.charged - holding.seen - unseen, now
-        self.unattributed = Blocks(max(0, self._used - explained - unseen))
-        self._foreign = min(self._foreign, self.unattributed) if self._freeing else self.unattributed
+        self._unattributed = Blocks(max(0, self._used - explained - unseen))
+        self._foreign = min(self._foreign, self._unattributed) if self._freeing else self._unattributed
 
     def promised(self, blocks: int) -> None:
         """`blocks` were admitted, or grown past their promise."""
@@ -96,9 +98,14 @@ class Gauge:
         """Whether there is a reading of at most two sampling periods ago."""
         return self.read_at is not None and now - self.read_at <= self._stale_after
 
+    def unattributed(self, now: float) -> Blocks:
+        """Blocks in use that nobody in the books holds."""
+        known = self.read_at is not None and now - self.read_at <= FORGET_AFTER
+        return self._unattributed if known else Blocks(0)
+
     def free(self, usable: Blocks, charged: int, now: float) -> int:
         """F in blocks, when `charged` blocks are charged in all; negative where more is held than there is."""
-        by_ledger = charged + self.unattributed
+        by_ledger = charged + self.unattributed(now)
         if self.fresh(now):
             return usable - max(self._used + self._promised, by_ledger)
         return usable - by_ledger - self._still_freeing(now)

@@ -19,7 +19,7 @@ from kvquota_sidecar.refusals import Refusal
 
 BUCKETS: Final = 10
 _SPELL: Final = RECENT_SECONDS / BUCKETS  # seconds: `recent` covers nine to ten minutes
-Kind = Literal["admitted", "rejected", "would_reject", "evicted", "guarantee_missed"]
+Kind = Literal["admitted", "rejected", "would_reject", "evicted", "ended", "guarantee_missed"]
 
 _NOTHING: Final = Counts()
 
@@ -76,6 +76,7 @@ def _counts(counts: Counter[tuple[Kind, str]]) -> Counts:
         rejected=_by_code(counts, "rejected"),
         would_reject=_by_code(counts, "would_reject"),
         evicted=counts["evicted", ""],
+        ended=counts["ended", ""],
         guarantee_missed=counts["guarantee_missed", ""],
     )
 

@@ -6,6 +6,7 @@ Invariants:
 
 1. No header that is written here holds CR, LF or NUL, whoever chose its value.
 2. An answer is framed in exactly one way: by its length, in chunks, or by the end of the connection (to HTTP/1.0 only).
+   An answer to HEAD ends with its head, which says the length that the body would have, where that is known.
 3. Headers of one hop, and those that this program writes itself, are never taken over from the engine.
 """
 
@@ -19,7 +20,7 @@ from typing import Final, Literal
 
 from kvquota_sidecar.proxy.head import Headers, connection_options
 
-Framing = Literal["Length", "Chunked", "Close"]
+Framing = Literal["Length", "Chunked", "Close", "Bodiless"]
 
 LAST_CHUNK: Final = b"0\r\n\r\n"
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -50,17 +51,18 @@ class Answer:
     kind: bytes = b"application/json"
 
 
-def encode_answer(answer: Answer, date: bytes, *, close: bool) -> bytes:
-    """The bytes of a whole answer."""
+def encode_answer(answer: Answer, date: bytes, *, close: bool, bodiless: bool = False) -> bytes:
+    """The bytes of a whole answer; `bodiless`: to HEAD."""
     headers = ((b"date", date), (b"content-type", answer.kind), *answer.headers)
-    return encode_head(answer.status, headers, len(answer.body), "Length", close=close) + answer.body
+    head = encode_head(answer.status, headers, len(answer.body), "Length", close=close)
+    return head if bodiless else head + answer.body
 
 
 def encode_head(status: int, headers: Headers, length: int | None, framing: Framing, *, close: bool) -> bytes:
-    """A head in the given framing; `length` is of the body in bytes and needed for Length only."""
+    """A head in the given framing; `length` is of the body in bytes: needed for Length, told for Bodiless."""
     lines = [b"HTTP/1.1 %d %b" % (status, _REASONS.get(status, b""))]
     lines += [name + b": " + value for name, value in headers]
-    if framing == "Length":
+    if framing == "Length" or (framing == "Bodiless" and length is not None):
         lines.append(b"content-length: %d" % (length or 0))
     if framing == "Chunked":
         lines.append(b"transfer-encoding: chunked")

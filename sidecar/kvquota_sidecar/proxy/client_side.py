@@ -6,7 +6,10 @@ Invariants:
 2. A client that leaves is noticed at once, also while nothing is being sent to it: reading never stops while a request
    is answered, unless the client has sent more than MAX_AHEAD_BYTES of further requests.
 3. A client that does not read is sent nothing more than what the transport's buffer holds, and is cut off in the end.
-4. After a fault, or an answer that came before its request was all here, the connection is closed without a reset: the
+4. A client that closes its half may still listen, and gets what it asked for. Whether it does, only sending tells: one
+   that has gone answers with a reset. So it is sent an interim answer at once, where the protocol allows it.
+5. The bytes of a request count until whoever answers it has let go of them; what is refused is forgotten at once.
+6. After a fault, or an answer that came before its request was all here, the connection is closed without a reset: the
    rest of what the client sends is read and dropped for a while, so that it gets to see the answer.
 """
 
@@ -15,10 +18,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import socket
-import struct
 from typing import Any, Final, Generic, cast
 
+from kvquota_sidecar.proxy import peers
 from kvquota_sidecar.proxy.answers import (
     CONTINUE,
     LAST_CHUNK,
@@ -35,8 +37,9 @@ from kvquota_sidecar.proxy.reading import Event, Request, RequestReader, Stage
 from kvquota_sidecar.proxy.service import ContextT, Ends, Exchange
 
 MAX_AHEAD_BYTES: Final = 64 * 1024  # of pipelined requests; more stay in the kernel's buffer
-# A peer whose cable is cut is found by these: 20 + 3 * 10 s with nothing to send, 60 s with something unacknowledged.
-_KEEPALIVE: Final = (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 60_000))
+PIECE_BYTES: Final = (
+    56  # that Python keeps for a piece of a body beside its content: the object and its place in a list
+)
 
 
 class ClientConnection(asyncio.Protocol, Generic[ContextT]):
@@ -59,6 +62,10 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
         self._full = False
         self._reading = True
         self._held = 0
+        self._owner: str | None = None  # for whom they count
+        self._begun = False  # a byte of the answer was sent
+        self._ended = False  # the client has closed its half
+        self._gone_at = math.inf  # when one that has, and does not show whether it listens, is taken to have gone
         self.deadline = math.inf
 
     # What the transport calls.
@@ -70,27 +77,32 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
             self.abort()
             return
         self._hub.add(self)
-        self._ends = Ends(_host(transport, "peername"), _host(transport, "sockname"))
-        _watch_peer(transport.get_extra_info("socket"))
+        self._ends = Ends(peers.host(transport, "peername"), peers.host(transport, "sockname"))
+        peers.watch(transport)
         self._wait(self._hub.patience.idle)
 
     def data_received(self, data: bytes) -> None:
         if self._leaving:
             return
         self._reader.feed(data)
-        self._hold(len(data))
+        self._keep(self._held + len(data) + PIECE_BYTES)
         if not self._serving:
             self._advance()
             self._check_held()
         self._pause_if_ahead()
 
-    def eof_received(self) -> None:
+    def eof_received(self) -> bool:
+        """Whether the connection stays open: for what is still to be answered."""
+        self._ended = True
+        if self._leaving or not (self._serving or self._full):
+            return False
         if self._serving:
-            self.abort()
+            self._sound_out()
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why makes no difference
         self._hub.remove(self)
-        self._let_go()
+        self._forget()
         self._leaving = True
         self.deadline = math.inf
         self._tell_gone()
@@ -105,7 +117,7 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
         self._full = False
         if self._leaving:
             return
-        self.deadline = math.inf
+        self._wait_for_nobody()
         if self._exchange is not None:
             self._exchange.client_ready()
         elif not self._serving:
@@ -117,7 +129,9 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
 
     def expire(self) -> None:
         """The deadline has passed."""
-        if self._serving or self._leaving or self._full:
+        if self._ended and self._serving and not (self._leaving or self._full):
+            self._look_whether_gone()
+        elif self._serving or self._leaving or self._full:
             self.abort()
         elif self._reader.stage == "idle":
             self._close()
@@ -141,13 +155,20 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
     def attach(self, exchange: Exchange) -> None:
         self._exchange = exchange
 
+    def let_go(self) -> None:
+        self._keep(0)
+        self._owner = None
+        self._keep(self._reader.unread)
+
     def answer(self, answer: Answer) -> None:
         close = self._closes_after()
-        self._transport.write(encode_answer(answer, self._hub.date(), close=close))
+        self._send(encode_answer(answer, self._hub.date(), close=close, bodiless=self._is_bodiless()))
         self._answered(close=close)
 
     def begin(self, status: int, headers: Headers, length: int | None) -> None:
-        if length is not None:
+        if self._is_bodiless():
+            self._framing = "Bodiless"
+        elif length is not None:
             self._framing = "Length"
         else:
             self._framing = "Close" if self._head is None or self._head.minor == 0 else "Chunked"
@@ -156,7 +177,7 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
         self._unsent = encode_head(status, dated, length, self._framing, close=close)
 
     def write(self, data: bytes) -> None:
-        if data and not self._leaving:
+        if data and not self._leaving and self._framing != "Bodiless":
             self._send(chunk(data) if self._framing == "Chunked" else data)
 
     def end(self) -> None:
@@ -176,6 +197,8 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
         """Send it, with the head where that has not been sent: every write is a system call."""
         whole, self._unsent = self._unsent + data, b""
         if whole:
+            self._begun = True
+            self._gone_at = math.inf
             self._transport.write(whole)
 
     def _advance(self) -> None:
@@ -190,7 +213,11 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
                 self._take(event)
         finally:
             self._advancing = False
-        if not (self._serving or self._leaving or self._full):
+        if self._serving or self._leaving or self._full:
+            return
+        if self._ended:
+            self._close()
+        else:
             self._await_client()
 
     def _take(self, event: Event) -> None:
@@ -198,6 +225,8 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
             self._fail(event)
         elif isinstance(event, Head):
             self._examine(event)
+        elif event.body and self._is_over():
+            self._refuse_for_memory()
         else:
             self._serve(event)
 
@@ -208,13 +237,13 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
             self._turn_away(verdict)
             return
         self._context = verdict
+        self._keep_for(self._hub.service.owner(verdict))
         if head.expects_continue and self._reader.stage == "body":
             self._transport.write(CONTINUE)
 
     def _turn_away(self, answer: Answer) -> None:
         if self._reader.stage == "ready":
             self._reader.next_event()
-            self._let_go()
             self._serving = True
             self.answer(answer)
         else:
@@ -222,12 +251,12 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
 
     def _serve(self, request: Request) -> None:
         self._serving = True
-        self._let_go()
-        self.deadline = math.inf
+        self._wait_for_nobody()
         self._hub.service.serve(request, self._context, self)
 
     def _answered(self, *, close: bool) -> None:
-        self._serving = False
+        self._serving = self._begun = False
+        self.let_go()
         self._exchange = self._head = self._context = None
         self._stage = "ready"
         if close:
@@ -244,29 +273,67 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
             patience = self._hub.patience
             self._wait({"idle": patience.idle, "head": patience.head}.get(stage, patience.body))
 
-    def _hold(self, size: int) -> None:
-        self._held += size
-        self._hub.held_bytes += size
+    def _keep(self, size: int) -> None:
+        """Count `size` bytes as held, in place of those before."""
+        self._hub.buffers.change(self._owner, size - self._held)
+        self._held = size
 
-    def _let_go(self) -> None:
-        self._hub.held_bytes -= self._held
-        self._held = 0
+    def _keep_for(self, owner: str | None) -> None:
+        size = self._held
+        self._keep(0)
+        self._owner = owner
+        self._keep(size)
+
+    def _forget(self) -> None:
+        """Drop what was received and will not be answered."""
+        self._reader = RequestReader(self._hub.patience.max_body_bytes)
+        self._keep(0)
+
+    def _is_over(self) -> bool:
+        return self._hub.buffers.are_over(self._owner)
 
     def _check_held(self) -> None:
-        if self._held and not self._leaving and self._hub.held_bytes > self._hub.patience.max_held_bytes:
-            self._fail(Fault(503, "This replica is receiving as much at once as it may hold. Retry in a few seconds."))
+        if self._held and not (self._serving or self._leaving) and self._is_over():
+            self._refuse_for_memory()
+
+    def _refuse_for_memory(self) -> None:
+        self._fail(Fault(503, "This replica is receiving as much at once as it may hold. Retry in a few seconds."))
 
     def _wait(self, seconds: float) -> None:
         self.deadline = self._hub.clock() + seconds
 
+    def _wait_for_nobody(self) -> None:
+        self.deadline = -math.inf if self._ended else math.inf  # one that has ended is looked at all the time
+
+    def _sound_out(self) -> None:
+        """Find out whether a client that has closed its half still listens."""
+        if self._begun:  # nothing can be put into an answer: its next part will tell
+            self._gone_at = self._hub.clock() + self._hub.patience.half
+        elif self._head is not None and self._head.minor == 0 and self._head.method == "POST":
+            self.abort()  # HTTP/1.0 has no interim answers, and a client that has gone must not hold anything
+            return
+        elif self._head is not None and self._head.minor == 1:
+            self._transport.write(CONTINUE)
+        if not self._full:
+            self._wait_for_nobody()
+
+    def _look_whether_gone(self) -> None:
+        if peers.has_reset(self._transport) or self._hub.clock() >= self._gone_at:
+            self.abort()
+
     def _closes_after(self) -> bool:
-        return self._head is None or not self._head.keep_alive or self._hub.service.is_leaving
+        if self._head is None or not self._head.keep_alive or self._hub.service.is_leaving:
+            return True
+        return self._ended and not self._reader.unread
+
+    def _is_bodiless(self) -> bool:
+        return self._head is not None and self._head.method == "HEAD"
 
     def _fail(self, fault: Fault) -> None:
         self._answer_and_leave(self._hub.service.answer_fault(fault, self._head))
 
     def _answer_and_leave(self, answer: Answer) -> None:
-        self._transport.write(encode_answer(answer, self._hub.date(), close=True))
+        self._transport.write(encode_answer(answer, self._hub.date(), close=True, bodiless=self._is_bodiless()))
         self._linger()
 
     def _leave(self) -> None:
@@ -277,15 +344,20 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
             self._close()
 
     def _linger(self) -> None:
+        if self._ended:
+            self._close()
+            return
         self._leaving = True
+        self._forget()
         self._wait(self._hub.patience.linger)
         self._read_again()
         with contextlib.suppress(OSError, RuntimeError):  # the client may have gone before its answer
             self._transport.write_eof()
 
     def _pause_if_ahead(self) -> None:
+        most = 0 if self._hub.buffers.are_over(None) else MAX_AHEAD_BYTES
         waiting = self._serving or self._full
-        if waiting and self._reader.unread > MAX_AHEAD_BYTES and self._reading and not self._transport.is_closing():
+        if waiting and self._reader.unread > most and self._reading and not self._transport.is_closing():
             self._reading = False
             self._transport.pause_reading()
 
@@ -296,32 +368,16 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
 
     def _close(self) -> None:
         self._leaving = True
+        self._forget()
         self._wait(self._hub.patience.stall)
         self._transport.close()
 
     def _reset(self) -> None:
         """Cut it so that the client sees an error, not an end."""
-        sock: Any = self._transport.get_extra_info("socket")
-        if sock is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peers.end_by_reset(self._transport)
         self.abort()
 
     def _tell_gone(self) -> None:
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.client_gone()
-
-
-def _host(transport: asyncio.BaseTransport, which: str) -> str:
-    address: Any = transport.get_extra_info(which)
-    return str(address[0]) if isinstance(address, tuple) else ""
-
-
-def _watch_peer(sock: Any) -> None:
-    """Let the kernel find out whether the peer is still there."""
-    if sock is None or sock.family == socket.AF_UNIX:
-        return
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEPALIVE:
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

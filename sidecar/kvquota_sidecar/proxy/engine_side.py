@@ -168,6 +168,7 @@ class EngineCall:
     # What the link calls, until it is closed.
 
     def head(self, head: AnswerHead) -> None:
+        self._request = b""  # it will not be repeated any more
         self.listener.answer_head(head)
 
     def data(self, data: bytes) -> None:

@@ -9,6 +9,8 @@ Invariants:
    the engine are left out, whether written with `-` or `_`.
 3. The body goes out with a Content-Length, whatever framing it came in.
 4. The engine is asked not to compress, so that what it says can be counted.
+5. A query goes with GET only: no route that generates has one, and what an engine makes of it nobody has accounted for.
+6. HEAD goes out as GET: engines refuse it, and an answer to GET ends where its framing says.
 """
 
 from __future__ import annotations
@@ -27,12 +29,17 @@ _DROPPED: Final = HOP_BY_HOP | _STEERING | _TENANT | _FRAMING
 
 def engine_request(head: Head, body: bytes, authority: bytes, request_id: str, withheld: frozenset[bytes]) -> bytes:
     """The request as the engine gets it. `authority`: the engine's host and port; `withheld`: headers to leave out."""
-    lines = [f"{head.method} {head.target} HTTP/1.1".encode(), b"host: " + authority]
+    lines = [_request_line(head), b"host: " + authority]
     lines += [name + b": " + value for name, value in _passed_on(head.headers, withheld)]
     lines.append(b"x-request-id: " + request_id.encode())
     if body or head.method == "POST":
         lines.append(b"content-length: %d" % len(body))
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+def _request_line(head: Head) -> bytes:
+    line = f"{head.method} {head.path}" if head.method == "POST" else f"GET {head.target}"
+    return f"{line} HTTP/1.1".encode()
 
 
 def _passed_on(headers: Headers, withheld: frozenset[bytes]) -> Headers:

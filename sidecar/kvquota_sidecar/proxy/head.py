@@ -21,15 +21,17 @@ from typing import Final
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
-_TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
-_FIELD: Final = rb"(?:" + _TOKEN + rb"++:[\t\x20-\x7e\x80-\xff]*+\r\n)"
+# Atomic groups, not possessive quantifiers: these match wrongly around a group in Python before 3.11.5 (gh-106052).
+_TOKEN: Final = rb"(?>[!#$%&'*+\-.^_`|~0-9A-Za-z]+)"
+_FIELD: Final = _TOKEN + rb":(?>[\t\x20-\x7e\x80-\xff]*)\r\n"
+_BLOCK: Final = rb"(?>(?:" + _FIELD + rb")*)"
 _HEAD: Final = re.compile(
-    rb"(?P<method>" + _TOKEN + rb"++) (?P<target>[!-~]++) HTTP/1\.(?P<minor>[01])\r\n(?P<fields>" + _FIELD + rb"*+)"
+    rb"(?P<method>" + _TOKEN + rb") (?P<target>(?>[!-~]+)) HTTP/1\.(?P<minor>[01])\r\n(?P<fields>" + _BLOCK + rb")"
 )
-_FIELDS: Final = re.compile(_FIELD + rb"*+")
+_FIELDS: Final = re.compile(_BLOCK)
 _REQUEST_LINE: Final = re.compile(rb"[^\s]+ [!-~]+ HTTP/1\.[01]")
-_TARGET: Final = re.compile(rb"/(?![/\\])[^\\#]*+")
-_HOST: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*+")
+_TARGET: Final = re.compile(rb"/(?![/\\])[^\\#]*")
+_HOST: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
 _LENGTH: Final = re.compile(rb"[0-9]{1,15}")  # 15 digits: below 2^53, so no reader rounds it
 
 

@@ -9,6 +9,7 @@ from typing import Generic, Protocol
 
 from kvquota_sidecar.clock import Clock
 from kvquota_sidecar.proxy.answers import http_date
+from kvquota_sidecar.proxy.buffers import Buffers
 from kvquota_sidecar.proxy.service import ContextT, Service
 
 
@@ -17,7 +18,8 @@ class Patience:
     """How long a port waits for its clients, in seconds, and how much it takes from them.
 
     head, body: for the rest of it after its first byte (408). idle: between requests. stall: for a client that does not
-    read. linger: for the rest of a request that was answered early. Defaults: what common proxies use.
+    read. linger: for the rest of a request that was answered early. half: for the next word of an answer to a client
+    that has closed its half in the middle of it. Defaults: what common proxies use.
     """
 
     head: float = 10.0
@@ -25,8 +27,9 @@ class Patience:
     idle: float = 75.0
     stall: float = 60.0
     linger: float = 2.0
+    half: float = 5.0
     max_body_bytes: int = 8 * 1024 * 1024
-    max_held_bytes: int = 256 * 1024 * 1024  # of all requests that are not complete yet, together
+    max_held_bytes: int = 256 * 1024 * 1024  # of all requests that the engine has not begun to answer, together
     max_connections: int = 8192
 
 
@@ -57,7 +60,7 @@ class Hub(Generic[ContextT]):
         self.connections: set[Connection] = set()
         self.emptied = asyncio.Event()  # set while there is no connection
         self.emptied.set()
-        self.held_bytes = 0  # of requests that are not complete yet
+        self.buffers = Buffers(patience.max_held_bytes, patience.max_body_bytes)
         self.turned_away = 0  # connections beyond max_connections, closed unread
 
     def date(self) -> bytes:

@@ -5,9 +5,11 @@ Decides which tenant a request belongs to, from its credentials alone. Pure.
 Invariants:
 
 1. A credential is an API key, looked up by its keyed digest; the key itself is neither kept nor written anywhere.
-2. Two credentials of one kind, or two kinds that disagree, are a contradiction, never a choice.
+2. Two credentials of one kind, or two kinds that name different tenants or of which one names nobody, are a
+   contradiction, never a choice. It does not matter whether the route would look at both.
 3. No header that names a tenant is believed.
 4. A tenant that the config does not know is unknown, whatever the identity says.
+5. The engine sees one credential at most: the one that the sender is known by.
 """
 
 from __future__ import annotations
@@ -47,10 +49,14 @@ class Directory:
 
 def identify(head: Head, directory: Directory) -> str | Failure:
     """The tenant's id ("namespace/tenant"), or why there is none."""
-    keys = _keys(head, directory.config.api_key_header.lower().encode())
-    if keys is None or len(set(keys)) > 1:
+    keys = _keys(head, directory)
+    if keys is None:
         return Failure.CONTRADICTION
-    tenant = _owner(keys[0], directory.identity) if keys else ""
+    owners = {key: _owner(key, directory.identity) for key in keys.values()}
+    if len(owners) > 1 and (len(set(owners.values())) > 1 or "" in owners.values()):
+        return Failure.CONTRADICTION
+    known_by = next((name for name in _names_on(head.path, directory) if name in keys), None)
+    tenant = "" if known_by is None else owners[keys[known_by]]
     if tenant in directory.tenants:
         return tenant
     return directory.config.anonymous_tenant or Failure.UNKNOWN
@@ -58,18 +64,37 @@ def identify(head: Head, directory: Directory) -> str | Failure:
 
 def credential_headers(directory: Directory) -> frozenset[bytes]:
     """The headers that hold credentials, in lower case."""
-    return frozenset({b"authorization", ANTHROPIC_KEY_HEADER, directory.config.api_key_header.lower().encode()})
+    return frozenset({b"authorization", ANTHROPIC_KEY_HEADER, _own_header(directory)})
 
 
-def _keys(head: Head, header: bytes) -> list[bytes] | None:
-    """The keys that were sent, at most one for each header; None where one header came twice."""
-    names = [header, ANTHROPIC_KEY_HEADER] if head.path == "/v1/messages" else [header]
-    keys = []
-    for name in dict.fromkeys(names):
+def to_withhold(head: Head, directory: Directory) -> frozenset[bytes]:
+    """The headers with credentials that the engine does not get to see, in lower case."""
+    names = credential_headers(directory)
+    if directory.config.authorization == "Remove":
+        return names
+    known_by = next((name for name in _names_on(head.path, directory) if head.values(name)), None)
+    return names if known_by is None else names - {known_by}
+
+
+def _own_header(directory: Directory) -> bytes:
+    return directory.config.api_key_header.lower().encode()
+
+
+def _names_on(path: str, directory: Directory) -> tuple[bytes, ...]:
+    """The headers that a sender may be known by on a route; the first that is there counts."""
+    own = _own_header(directory)
+    return (own, ANTHROPIC_KEY_HEADER) if path == "/v1/messages" else (own,)
+
+
+def _keys(head: Head, directory: Directory) -> dict[bytes, bytes] | None:
+    """The key in every header that may hold one; None where one header came twice."""
+    keys = {}
+    for name in credential_headers(directory):
         values = head.values(name)
         if len(values) > 1:
             return None
-        keys += [_key(name, value) for value in values]
+        if values:
+            keys[name] = _key(name, values[0])
     return keys
 
 

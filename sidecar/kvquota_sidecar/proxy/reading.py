@@ -24,7 +24,7 @@ from kvquota_sidecar.proxy.head import Fault, Head, read_head
 # Four times what nginx takes by default for all headers of one request; engines themselves stop at 64 KiB.
 MAX_HEAD_BYTES: Final = 32 * 1024
 MAX_HEADERS: Final = 128
-_EMPTY_LINES: Final = re.compile(rb"\A(?:\r\n)++")  # before a request they are ignored (RFC 9112 section 2.2)
+_EMPTY_LINES: Final = re.compile(rb"\A(?>(?:\r\n)+)")  # before a request they are ignored (RFC 9112 section 2.2)
 # What no good head holds: looked for while a head is not complete, since one of bare LFs never is.
 _BARE: Final = re.compile(rb"(?<!\r)\n|\r(?=[^\n])|\x00")
 _BARE_FAULT: Final = Fault(400, "The request's head holds a bare CR, a bare LF or a NUL: end every line with CR LF.")

@@ -79,6 +79,7 @@ class Desk:
     journal: Journal
     clock: Clock
     silence_seconds: float
+    health: Outcome = Outcome.ANSWERED  # of the last GET /health
     running: dict[str, Relay] = field(default_factory=dict)  # by request id
     tickets: dict[int, Relay] = field(default_factory=dict)
 
@@ -136,6 +137,7 @@ class Relay:
 
     def answer_head(self, head: AnswerHead) -> None:
         self._head = head
+        self._client.let_go()
         self._listen()
         if head.status == 200 and head.is_stream():
             self._meter = StreamMeter(withholds_usage=self._job.withholds_usage)
@@ -258,8 +260,15 @@ class Relay:
             del self._desk.tickets[self._job.ticket]
             self._desk.books.release(self._job.ticket, _CAUSES[outcome], self._desk.clock())
         self._desk.tally.requests[self._job.route.path, outcome] += 1
-        if outcome is not Outcome.ANSWERED:
+        if self._is_news(outcome):
             self._report(outcome, refusal)
+
+    def _is_news(self, outcome: Outcome) -> bool:
+        """Whether it is worth a log line; probes come every second, so only when they begin to say something else."""
+        if self._job.route.purpose != "Health":
+            return outcome is not Outcome.ANSWERED
+        before, self._desk.health = self._desk.health, outcome
+        return outcome is not before
 
     def _report(self, outcome: Outcome, refusal: Refusal | None) -> None:
         self._desk.journal.write(

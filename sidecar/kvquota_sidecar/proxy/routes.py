@@ -5,7 +5,8 @@ Decides what a method and a path mean. Pure.
 Invariants:
 
 1. The match is exact: no prefix, no pattern, no trailing slash, no other method; so the engine's routes for its
-   administrators (/pause, /reset_prefix_cache, /inference/v1/*, ...) are closed without being named.
+   administrators (/pause, /reset_prefix_cache, /inference/v1/*, ...) are closed without being named. HEAD is open
+   where GET is.
 2. Every route that generates is accounted for.
 """
 
@@ -44,4 +45,4 @@ PATHS: Final = frozenset(route.path for route in _ROUTES)
 
 def find_route(method: str, path: str) -> Route | None:
     """The route of a request, or None: `route_not_allowed`."""
-    return _BY_LINE.get((method, path))
+    return _BY_LINE.get(("GET" if method == "HEAD" else method, path))

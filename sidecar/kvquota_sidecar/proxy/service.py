@@ -37,6 +37,9 @@ class Client(Protocol):
     def attach(self, exchange: Exchange) -> None:
         """Let `exchange` know what becomes of the client until the answer is complete."""
 
+    def let_go(self) -> None:
+        """The request's body is held no longer by whoever answers it: it counts for its owner until then."""
+
     def answer(self, answer: Answer) -> None:
         """Send a whole answer."""
 
@@ -65,6 +68,9 @@ class Service(Protocol[ContextT]):
 
     def examine(self, head: Head, ends: Ends) -> Answer | ContextT:
         """Look at a head before the body is read: an Answer turns it away."""
+
+    def owner(self, context: ContextT) -> str | None:
+        """For whom the request's bytes count beside the total; None: for nobody."""
 
     def serve(self, request: Request, context: ContextT, client: Client) -> None:
         """Answer a request, now or later."""

@@ -22,7 +22,7 @@ from kvquota_sidecar.ledger.asking import Ask
 from kvquota_sidecar.proxy.answers import Answer
 from kvquota_sidecar.proxy.forwarding import engine_request
 from kvquota_sidecar.proxy.head import Fault, Head
-from kvquota_sidecar.proxy.identity import Directory, Failure, credential_headers, identify
+from kvquota_sidecar.proxy.identity import Directory, Failure, identify, to_withhold
 from kvquota_sidecar.proxy.own_usage import own_usage
 from kvquota_sidecar.proxy.reading import Request
 from kvquota_sidecar.proxy.refusing import fault_refusal, good_headers, identity_refusal, refusal_answer
@@ -107,6 +107,10 @@ class Traffic:
             return self._refuse(refusal, route.path, tenant)
         return Admittance(route, tenant, directory)
 
+    def owner(self, context: Admittance) -> str | None:
+        """The tenant, where there are others whom it must leave room."""
+        return context.tenant if context.directory is not None and len(context.directory.tenants) > 1 else None
+
     def serve(self, request: Request, context: Admittance, client: Client) -> None:
         """Answer a request whose head was admitted."""
         if context.route.purpose == "Generate":
@@ -161,7 +165,8 @@ class Traffic:
     def _ask(self, request: Request, context: Admittance, tenant: str, shape: Shape, client: Client) -> None:
         prompts = tuple(self._tokens(tenant, prompt) for prompt in shape.prompts)
         limit = _engine_limit(context) if shape.output_limit is None else shape.output_limit
-        verdict = self._desk.books.ask(Ask(tenant, prompts, shape.copies, limit), self._desk.clock())
+        wanted = Ask(tenant, prompts, shape.copies, limit, growth="Seen" if shape.stream else "Unseen")
+        verdict = self._desk.books.ask(wanted, self._desk.clock())
         if isinstance(verdict, Refusal):
             client.answer(self._refuse(verdict, context.route.path, tenant, counted=True))
             return
@@ -170,7 +175,7 @@ class Traffic:
             route=context.route,
             tenant=tenant,
             ticket=verdict.ticket,
-            prompt_bytes=sum(each.size for each in shape.prompts) if _is_all_text(shape.prompts) else 0,
+            prompt_bytes=sum(each.sure for each in shape.prompts) if _is_all_text(shape.prompts) else 0,
             estimated=sum(prompts),
             withholds_usage=_lacks_usage(context.route, shape),
         )
@@ -184,7 +189,7 @@ class Traffic:
     ) -> None:
         body = request.body if shape is None else self._body(request.body, context, job, shape)
         authority = self._desk.pool.address.authority
-        withheld = _withheld(context.directory)
+        withheld = frozenset[bytes]() if context.directory is None else to_withhold(request.head, context.directory)
         Relay(job, client, self._desk).start(engine_request(request.head, body, authority, job.request_id, withheld))
 
     def _body(self, body: bytes, context: Admittance, job: Job, shape: Shape) -> bytes:
@@ -225,9 +230,3 @@ def _is_all_text(prompts: tuple[PromptSize, ...]) -> bool:
 def _lacks_usage(route: Route, shape: Shape) -> bool:
     """Whether the stream would end without the engine's own count, which only these two routes have to be asked for."""
     return shape.stream and not shape.include_usage and route.path in _ASKED_FOR_USAGE
-
-
-def _withheld(directory: Directory | None) -> frozenset[bytes]:
-    if directory is None or directory.config.authorization == "Forward":
-        return frozenset()
-    return credential_headers(directory)

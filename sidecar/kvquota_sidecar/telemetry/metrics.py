@@ -104,6 +104,9 @@ def _process(tally: Tally, vitals: Vitals) -> Iterator[Metric]:
     yield from _gauge("engine_connections", "Open connections to the engine.", vitals.engine_connections)
     yield from _gauge("draining", "1 while the pod is leaving.", int(vitals.draining))
     yield from _counter(
+        "drains_taken_back", "Drains that a hook began and no signal followed in time.", tally.drains_taken_back
+    )
+    yield from _counter(
         "passed_unconfigured", "Requests let through without a quota, for want of a config.", tally.passed_unconfigured
     )
     yield from _counter(
@@ -122,7 +125,9 @@ def _channel(report: UsageReport, tally: Tally) -> Iterator[Metric]:
 
 def _engine(report: UsageReport, tally: Tally) -> Iterator[Metric]:
     engine = report.engine
-    yield from _gauge("engine_up", "1 where the engine answered last.", int(engine.state == "Ready"))
+    yield from _gauge(
+        "engine_up", "1 where the engine answers and says what it said before.", int(engine.state == "Ready")
+    )
     yield from _gauge("engine_blocks", "KV blocks that the engine says it has, null block included.", engine.blocks)
     yield from _gauge("engine_used_blocks", "KV blocks that the engine says are in use.", engine.used_blocks)
     yield from _gauge("engine_sample_age_seconds", "Age of what the engine said.", engine.age_seconds)
@@ -151,7 +156,11 @@ def _tenants(groups: dict[str, list[TenantUsage]]) -> Iterator[Metric]:
     yield _per_tenant("over_soft_blocks", "KV blocks beyond the guaranteed share.", groups, lambda each: each.over_soft)
     yield _per_tenant("sequences", "Sequences that run.", groups, lambda each: each.in_flight)
     yield _counted("admitted", "Requests admitted.", groups, lambda each: each.total.admitted)
-    yield _counted("evicted", "Requests ended to take their KV back.", groups, lambda each: each.total.evicted)
+    yield _counted("evicted", "Requests ended for other tenants.", groups, lambda each: each.total.evicted)
+    yield _counted("ended", "Requests ended past their own tenant's hard.", groups, lambda each: each.total.ended)
+    yield _counted(
+        "guarantee_missed", "Guaranteed requests that found no room.", groups, lambda each: each.total.guarantee_missed
+    )
     yield _by_code("rejected", "Requests refused, by code.", groups, lambda each: each.total.rejected)
     yield _by_code(
         "would_reject", "Requests that would be refused if enforced.", groups, lambda each: each.total.would_reject

@@ -24,6 +24,7 @@ class Tally:
 
     `passed_unconfigured`: let through without a quota, for want of a config. `configs_rejected`: by reason.
     `underestimated_tokens`: by how much prompts were longer than estimated, summed. `samples_*`: of the engine.
+    `drains_taken_back`: begun by a hook, and followed by no signal.
     """
 
     requests: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -33,3 +34,4 @@ class Tally:
     underestimated_tokens: int = 0
     samples_taken: int = 0
     samples_failed: int = 0
+    drains_taken_back: int = 0

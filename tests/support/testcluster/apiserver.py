@@ -169,7 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _serve(directory: Path | None, asked_to_stop: threading.Event) -> None:
     with ApiServer(directory) as server:
         print(f"export KUBECONFIG={server.kubeconfig}")
-        print(f"kubectl: {server.access.kubectl_path}")
+        print(f"alias kubectl={server.access.kubectl_path}")
         print("running until Ctrl-C", flush=True)
         while not asked_to_stop.wait(1.0):
             server.check_alive()

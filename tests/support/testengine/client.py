@@ -30,10 +30,26 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """What an engine did in some time: output tokens that it made, answers that it finished; aborted ones are none."""
+
+    output_tokens: float
+    finished: float
+
+    def __sub__(self, earlier: "Work") -> "Work":
+        return Work(self.output_tokens - earlier.output_tokens, self.finished - earlier.finished)
+
+
+@dataclass(frozen=True, slots=True)
 class Readings:
     """One scrape. Counters and gauges by name as exposed, summed over labels; `families` has everything."""
 
     families: tuple[Metric, ...]
+
+    @property
+    def work(self) -> Work:
+        """All that the engine did since it started."""
+        return Work(self.value("vllm:generation_tokens_total"), self.value("vllm:request_success_total"))
 
     def value(self, name: str) -> float:
         """The sum of the samples called `name`; raises `KeyError` where there is none."""
@@ -86,8 +102,12 @@ class EngineClient:
             return Readings(tuple(text_string_to_metric_families(await response.text())))
 
     async def blocks_in_use(self) -> float:
+        """The blocks in use, now."""
+        return self.blocks_of(await self.readings())
+
+    def blocks_of(self, readings: Readings) -> float:
         """The gauge times the pool without its null block; a whole number but for rounding."""
-        return (await self.readings()).value("vllm:kv_cache_usage_perc") * (self.engine.blocks - 1)
+        return readings.value("vllm:kv_cache_usage_perc") * (self.engine.blocks - 1)
 
     async def until_idle(self) -> None:
         """Wait until nothing runs, waits or holds blocks."""

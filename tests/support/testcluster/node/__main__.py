@@ -86,9 +86,13 @@ def _up(directory: Path, command: list[str]) -> int:
 
 
 def _explain(node: Node) -> None:
-    again = f"{Path(sys.executable).name} -m testcluster.node --dir {shlex.quote(str(node.directory))}"
+    support = Path(__file__).resolve().parents[2]
+    again = (
+        f"PYTHONPATH={shlex.quote(str(support))} {shlex.quote(sys.executable)} -m testcluster.node"
+        f" --dir {shlex.quote(str(node.directory))}"
+    )
     print(f"export KUBECONFIG={node.kubeconfig}")
-    print(f"kubectl: {node.access.kubectl_path}")
+    print(f"alias kubectl={node.access.kubectl_path}")
     print(f"reach pods: {again} in curl http://POD_IP:PORT/")
     print(f"runtime and pod logs: {again} enter ctr -n k8s.io containers ls")
     print(f"running until Ctrl-C, or `{again} down` in another shell", flush=True)
