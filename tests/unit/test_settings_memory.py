@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from kvquota_sidecar.memory import memory_limit
 
 UNLIMITED_V1 = "9223372036854771712"
