@@ -57,7 +57,7 @@ test-long: setup ## the property tests on many more and new examples (hours)
 PURE = crds/kvquota_api/*,operator/kvquota_operator/reconcile/*,operator/kvquota_operator/planning/*,operator/kvquota_operator/reading/*,sidecar/kvquota_sidecar/ledger/*,sidecar/kvquota_sidecar/admission/*,sidecar/kvquota_sidecar/estimate/*,sidecar/kvquota_sidecar/refusals/*
 
 lint: setup ## style, types, and who may import whom
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/ruff check --no-cache . && $(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 

@@ -29,7 +29,8 @@ HELD = [
 
 
 async def started(*arguments: str) -> asyncio.subprocess.Process:
-    command = [sys.executable, "-m", "kvquota_cli", "demo", "--plain", *arguments]
+    heeding = ["env", "--default-signal=INT"]  # a shell's background jobs ignore Ctrl-C, and so would what they start
+    command = [*heeding, sys.executable, "-m", "kvquota_cli", "demo", "--plain", *arguments]
     return await asyncio.create_subprocess_exec(
         *command,
         stdout=asyncio.subprocess.PIPE,

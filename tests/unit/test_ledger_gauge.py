@@ -8,7 +8,7 @@ import pytest
 
 from bookkeeping import admit, answered, config, open_books, sample, share, streamed
 from kvquota_api.amounts import Blocks, Tokens
-from kvquota_sidecar.ledger.books import Admitted, Books, Cause
+from kvquota_sidecar.ledger.books import Admitted, Ask, Books, Cause
 from kvquota_sidecar.ledger.gauge import Gauge
 
 
@@ -77,6 +77,50 @@ def test_what_is_admitted_counts_beside_what_is_still_being_freed() -> None:
     books.grow(ticket, Tokens(1), 1.2)
     books.settle(ticket, Tokens(800 + 160), Tokens(1), 1.2)
     assert free(books, 1.2) == 1000 - 100 - 61
+
+
+def test_what_came_and_finished_since_the_reading_counts_as_what_it_filled() -> None:
+    """A client that asks for much, gets little, and asks again at once."""
+    books = open_books(share(soft_blocks=1000))
+    for asked in range(1, 51):
+        ticket = finished(books, estimate=160, prompt=80, produced=16, at=asked / 100)
+        assert ticket == asked
+    assert free(books, 0.5) == 1000 - 50 * (5 + 1)
+    books.observe(sample(used=0), 0.6)
+    assert free(books, 0.6) == 1000
+
+
+def test_what_came_before_the_reading_gives_room_at_the_next_one() -> None:
+    books = open_books(share(), now=0.0)
+    ticket = admit(books, "search", 100, now=0.1, output=1440)
+    books.observe(sample(used=0), 0.2)
+    books.settle(ticket, Tokens(160), Tokens(16), 0.3)
+    books.release(ticket, Cause.FINISHED, 0.3)
+    assert free(books, 0.3) == 1000 - 100
+
+
+@pytest.mark.parametrize("cause", [each for each in Cause if each is not Cause.FINISHED])
+def test_what_was_broken_off_may_have_filled_all_that_it_was_promised(cause: Cause) -> None:
+    books = open_books(share())
+    ticket = admit(books, "search", 100, now=0.1, output=1440)
+    books.grow(ticket, Tokens(16), 0.2)
+    books.release(ticket, cause, 0.3)
+    assert free(books, 0.3) == 1000 - 100
+
+
+def test_what_finished_and_never_said_how_long_it_was_may_have_filled_it_all_too() -> None:
+    books = open_books(share())
+    books.release(admit(books, "search", 100, now=0.1), Cause.FINISHED, 0.2)
+    assert free(books, 0.2) == 1000 - 100
+
+
+def finished(books: Books, *, estimate: int, prompt: int, produced: int, at: float) -> int:
+    """The ticket of a request of at most 100 blocks that has come to its end at once."""
+    answer = books.ask(Ask("inference/search", (Tokens(estimate),), 1, Tokens(1600 - estimate)), at)
+    assert isinstance(answer, Admitted), answer
+    books.settle(answer.ticket, Tokens(prompt), Tokens(produced), at)
+    books.release(answer.ticket, Cause.FINISHED, at)
+    return answer.ticket
 
 
 def test_growth_past_the_promise_counts_beside_the_reading() -> None:

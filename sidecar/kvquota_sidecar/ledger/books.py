@@ -140,7 +140,7 @@ class Books:
         entry = self._entry(ticket)
         account = self._accounts[entry.tenant]
         if entry.state is State.LIVE:
-            self._give_back(account, entry, now)
+            self._give_back(account, entry, cause, now)
         if entry.state is not State.DEAD:
             account.sequences -= entry.sequences
             account.sequences_drain.add(entry.sequences, now)
@@ -236,6 +236,7 @@ class Books:
         entry.charge = Blocks(entry.charge + more)
         self._move(account, more)
         if more <= 0:
+            self._unpromise(entry, -more)
             return ()
         self._gauge.promised(more)
         return self._restrain(account, entry, now)
@@ -259,11 +260,18 @@ class Books:
         account.tally.refused("ended", refusal, now)
         return Ending(victim.ticket, refusal)
 
-    def _give_back(self, account: Account, entry: Entry, now: float) -> None:
+    def _give_back(self, account: Account, entry: Entry, cause: Cause, now: float) -> None:
+        if cause is Cause.FINISHED and entry.produced:
+            self._unpromise(entry, entry.charge - entry.seen())
         account.blocks_drain.add(entry.charge, now)
         self._drain.add(entry.charge, now)
         account.pressed = False
         self._close(account, entry, State.ENDED, now)
+
+    def _unpromise(self, entry: Entry, blocks: int) -> None:
+        """`blocks` of it will never be filled. Of what an earlier reading counted, the next one has to say it."""
+        if self._gauge.read_at is not None and entry.admitted_at > self._gauge.read_at:
+            self._gauge.promised(-blocks)
 
     def _close(self, account: Account, entry: Entry, state: State, now: float) -> None:
         """Charge nothing for it any more; what it holds is about to be freed."""

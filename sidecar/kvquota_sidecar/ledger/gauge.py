@@ -5,7 +5,8 @@ Decides F and `unattributed`. Pure.
 Invariants:
 
 1. Fresh: F = U − max(E + P, ΣC + unattributed). E is the gauge; P is what was promised and not filled at that reading,
-   and everything admitted or grown past its promise since. So what ended gives room at the next reading.
+   and everything admitted or grown past its promise since; of what finished since, what it filled. So what ended gives
+   room at the next reading.
 2. Stale or missing: F = U − ΣC − unattributed − what ended within the last measured freeing delay.
 3. Filled is what was seen to be. A request that has started and shows nothing (unstreamed, or still before its first
    token) fills what else the gauge shows, up to its charge: it is in E, and in P it would count twice.
@@ -83,7 +84,7 @@ class Gauge:
         self._foreign = min(self._foreign, self._unattributed) if self._freeing else self._unattributed
 
     def promised(self, blocks: int) -> None:
-        """`blocks` were admitted, or grown past their promise."""
+        """`blocks` were admitted, or grown past their promise; below 0: so many of those never will be filled."""
         self._promised += blocks
 
     def ended(self, blocks: int, now: float) -> None:

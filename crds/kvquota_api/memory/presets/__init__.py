@@ -21,7 +21,7 @@ def load_preset(name: str) -> dict[str, Any]:
     names = preset_names()
     if name not in names:
         near = difflib.get_close_matches(name, names, n=1)
-        meant = f"; did you mean {near[0]}?" if near else ""
+        meant = f"; did you mean {near[0]}?" if near else "."
         raise ModelConfigError(
             f"spec.model.config.preset: {name} is not one of {', '.join(names)}{meant}"
             " For any other model use configMapRef or inline"
