@@ -260,10 +260,13 @@ def test_from_apply_to_refusal_to_kubectl(running: Running) -> None:
     assert "concurrency" in refusal.value.message
     eventually("everything is released", running.idle, running.logs)
 
-    def counted() -> bool:
-        return int(usage_columns(running.cluster, NAMESPACE)["batch"]["REJECTED-10M"] or 0) > shown
+    def told() -> bool:
+        """The refusal is counted, and the status is one of after the requests."""
+        rows = usage_columns(running.cluster, NAMESPACE)
+        idle = {(row["USED"], row["INFLIGHT"]) for row in rows.values()} == {("0", "0")}
+        return idle and int(rows["batch"]["REJECTED-10M"] or 0) > shown
 
-    eventually("kubectl get tq shows the refusal", counted, running.logs)
+    eventually("kubectl get tq shows the refusal", told, running.logs)
     rows = usage_columns(running.cluster, NAMESPACE)
     assert {name: (row["SOFT"], row["HARD"], row["USED"], row["INFLIGHT"]) for name, row in rows.items()} == {
         "search": ("4096", "8192", "0", "0"),

@@ -174,6 +174,10 @@ class Installed:
     def columns(self, tenant: Tenant) -> dict[str, str]:
         return usage_columns(self.node, NAMESPACE)[tenant.name]
 
+    def is_idle(self, tenant: Tenant) -> bool:
+        row = self.columns(tenant)
+        return (row["USED"], row["INFLIGHT"]) == ("0", "0")
+
     def set_hard(self, tenant: Tenant, tokens: int) -> None:
         self.node.kubectl("apply", "-f", "-", input=documents(quota(NAMESPACE, tenant, POOL, hard=tokens)))
 
@@ -231,9 +235,10 @@ def test_from_apply_to_refusal_to_kubectl(installed: Installed) -> None:
         assert "shorten the input or lower" in refusal.body["error"]["message"]
         assert installed.complete(SEARCH, prompt=1500).status == 200
     with installed.stream(SEARCH, prompt=1000, limit=6000):
-        eventually("kubectl shows what runs", lambda: installed.columns(SEARCH)["INFLIGHT"] == "1")
-        assert int(installed.columns(SEARCH)["USED"]) >= 1000
-    eventually("kubectl shows that nothing runs", lambda: installed.columns(SEARCH)["INFLIGHT"] == "0")
+        eventually("kubectl shows what runs", lambda: int(installed.columns(SEARCH)["USED"] or 0) >= 1000)
+        assert installed.columns(SEARCH)["INFLIGHT"] == "1"
+    for tenant in (SEARCH, BATCH):
+        eventually(f"kubectl shows that nothing of {tenant.name} runs", lambda tenant=tenant: installed.is_idle(tenant))
     eventually("kubectl shows the refusal", lambda: int(installed.columns(BATCH)["REJECTED-10M"] or 0) >= 1)
     shown = {tenant.name: installed.columns(tenant) for tenant in (SEARCH, BATCH)}
     assert {name: (row["SOFT"], row["HARD"], row["USED"]) for name, row in shown.items()} == {
