@@ -13,9 +13,7 @@ VERSION: Final = "v1alpha1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 CATEGORY: Final = "kvquota"
 
-INJECT_LABEL: Final = f"{GROUP}/inject"
 POOL_LABEL: Final = f"{GROUP}/pool"
-REVIEWED_PLAN_ANNOTATION: Final = f"{GROUP}/reviewed-plan"
 API_KEY_SECRET_TYPE: Final = f"{GROUP}/api-key"
 POOL_SECRET_TYPE: Final = f"{GROUP}/pool"
 
