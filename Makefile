@@ -43,8 +43,10 @@ parts: setup ## fetch and build the real parts that the tests run against (once 
 	@$(BIN)/python -m testcluster.node setup
 	@$(BIN)/python -m testengine.environment
 
-test: parts ## every test on all real parts (ARGS=... are passed on)
-	@$(BIN)/python -m pytest $(ARGS)
+# Most tests wait more than they compute: three workers keep two cores busy.
+WORKERS ?= 3
+test: parts ## every test on all real parts (WORKERS=3 at once, ARGS=... are passed on)
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup $(ARGS)
 
 test-fast: setup ## unit and property tests with the coverage gate: no network, no real parts
 	@$(BIN)/python -m pytest tests/unit tests/properties --cov --cov-report= $(ARGS)

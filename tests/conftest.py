@@ -2,7 +2,7 @@ import os
 
 from hypothesis import settings
 
-pytest_plugins = ["cluster_fixtures", "engine_fixtures"]
+pytest_plugins = ["cluster_fixtures", "engine_fixtures", "parallel_runs"]
 
 # How long one example takes says more about the machine than about the code. The same examples in every run, so that a
 # red run is red again; `KVQUOTA_PROFILE=long` looks for new ones.

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import aiohttp
@@ -68,11 +69,15 @@ def command(*arguments: str | Path) -> list[str]:
 @asynccontextmanager
 async def serving(manifests: Path, engine: str, *more: str) -> AsyncIterator[Serving]:
     where = ("--manifests", manifests, "--engine", engine, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
-    process = await asyncio.create_subprocess_exec(
-        *command(*where, *more), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
     said: list[str] = []
     async with AsyncExitStack() as stack:
+        left = stack.enter_context(TemporaryDirectory())  # what a killed process leaves goes with it
+        process = await asyncio.create_subprocess_exec(
+            *command(*where, *more),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "TMPDIR": left},
+        )
         stack.push_async_callback(process.wait)
         stack.callback(lambda: process.returncode is None and process.kill())
         reading = asyncio.create_task(_listen(process, said))

@@ -5,6 +5,7 @@ in an error where it could (an API server without Go to build it).
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -52,6 +53,19 @@ def node(request: pytest.FixtureRequest) -> Iterator[Node]:
 def _stop(cluster: Cluster, request: pytest.FixtureRequest) -> None:
     if kept := cluster.stop(keep_logs=request.session.testsfailed > 0):
         request.config.stash.setdefault(_KEPT, []).append(f"logs of {type(cluster).__name__}: {kept}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In a worker of a parallel run: hand the lines to the run, which alone is seen."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["kept"] = session.config.stash.get(_KEPT, [])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take the lines of a worker that has ended; one that crashed left none."""
+    lines = getattr(node, "workeroutput", {}).get("kept", [])
+    node.config.stash.setdefault(_KEPT, []).extend(lines)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -46,15 +46,15 @@ NO_LINUX = CLUSTERS + SYSTEM.format("darwin")
 NO_ROOT = CLUSTERS + SYSTEM.format("linux") + "os.geteuid = lambda: 1000\n"
 
 
-def run(directory: Path, conftest: str, tests: str) -> str:
-    """What a run of these tests prints; temporary directories are made in `directory`/tmp."""
+def run(directory: Path, conftest: str, tests: str, *more: str) -> str:
+    """What a run of these tests prints with `more` arguments; temporary directories are made in `directory`/tmp."""
     (directory / "tmp").mkdir()
     (directory / "conftest.py").write_text(conftest)
     (directory / "test_them.py").write_text(tests)
     environ = {**os.environ, "PYTHONPATH": str(ROOT / "tests/support"), "TMPDIR": str(directory / "tmp")}
     settings = ["-c", str(ROOT / "pyproject.toml"), "-p", "cluster_fixtures", "-p", "no:cacheprovider", "--color=no"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *settings, str(directory)],
+        [sys.executable, "-m", "pytest", *settings, *more, str(directory)],
         cwd=directory,
         env=environ,
         timeout=DEADLINE_S,
@@ -70,9 +70,13 @@ def kept(directory: Path) -> list[Path]:
     return list((directory / "tmp").glob("kvquota-*"))
 
 
+@pytest.mark.parametrize("workers", ["0", "1"])
 @pytest.mark.parametrize(("fixture", "name"), [("apiserver", "ApiServer"), ("node", "Node")])
-def test_the_logs_of_a_run_that_failed_are_kept_and_it_says_where(tmp_path: Path, fixture: str, name: str) -> None:
-    said = run(tmp_path, ANY_MACHINE, f"def test_it({fixture}):\n    assert {fixture} is None\n")
+def test_the_logs_of_a_run_that_failed_are_kept_and_it_says_where(
+    tmp_path: Path, fixture: str, name: str, workers: str
+) -> None:
+    failing = f"def test_it({fixture}):\n    assert {fixture} is None\n"
+    said = run(tmp_path, ANY_MACHINE, failing, "--numprocesses", workers)
 
     (directory,) = kept(tmp_path)
     assert re.findall(r"^logs of .*$", said, re.MULTILINE) == [f"logs of {name}: {directory}"]
