@@ -41,7 +41,11 @@ async def started(*arguments: str) -> asyncio.subprocess.Process:
 
 async def demo(*arguments: str) -> tuple[int | None, list[str], str]:
     """Exit code, lines of standard output, standard error."""
-    process = await started(*arguments)
+    return await ended(await started(*arguments))
+
+
+async def ended(process: asyncio.subprocess.Process) -> tuple[int | None, list[str], str]:
+    """The same of one that runs: what it still says, until it ends."""
     async with asyncio.timeout(DEADLINE_S):
         out, err = await process.communicate()
     return process.returncode, out.decode().splitlines(), err.decode()
@@ -60,6 +64,10 @@ def tables(lines: Sequence[str]) -> list[dict[str, list[str]]]:
 
 def held(lines: Sequence[str]) -> list[str]:
     return [line.removeprefix("  held    ") for line in lines if line.startswith("  held    ")]
+
+
+def failed(lines: Sequence[str]) -> list[str]:
+    return [line.removeprefix("FAILED    ") for line in lines if line.startswith("FAILED    ")]
 
 
 async def test_it_holds_with_nothing_but_this_program() -> None:
@@ -93,8 +101,8 @@ async def test_it_holds_on_an_engine_of_another_size_that_is_given() -> None:
 async def test_it_holds_on_the_real_vllm_and_leaves_it_idle(vllm_client: EngineClient) -> None:
     engine = vllm_client.engine
     before = (await vllm_client.readings()).work
-    code, lines, said = await demo("--seconds", "12", "--engine", engine.base_url)
-    assert (code, held(lines), said) == (0, HELD, "")
+    code, lines, said = await demo("--seconds", "24", "--engine", engine.base_url)
+    assert (code, held(lines), failed(lines), said) == (0, HELD, [], "")
     assert f"tiny at {engine.base_url}, with a KV cache of 16,352 tokens" in " ".join(lines)
     assert "after     ledger 0 blocks, engine 0 blocks, 0 requests in the engine" in lines
     after = await vllm_client.readings()
@@ -105,11 +113,13 @@ async def test_it_holds_on_the_real_vllm_and_leaves_it_idle(vllm_client: EngineC
 async def test_it_does_not_hold_when_the_engine_fails_the_polite_tenant() -> None:
     settings = EngineSettings(model="other", blocks=1025, decode_rate=100.0)
     async with FakeEngineServer(settings) as engine:
-        engine.later(4.0, Misbehaviour(refuse_connections=True))
-        engine.later(6.0, Misbehaviour())
-        code, lines, _ = await demo("--seconds", "10", "--engine", engine.base_url)
+        process = await started("--seconds", "10", "--engine", engine.base_url)
+        await heard(process, "Act 1")
+        engine.later(1.0, Misbehaviour(refuse_connections=True))
+        engine.later(3.0, Misbehaviour())
+        code, lines, _ = await ended(process)
     assert code == 1
-    assert "FAILED    steady was never refused" in lines
+    assert "steady was never refused" in failed(lines)
     assert lines[-1] == "It did NOT hold: see what FAILED above."
 
 
