@@ -63,11 +63,11 @@ lint: setup ## style, types, and who may import whom
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-crds: setup ## write crds/*.yaml and the chart's copies from the models
-	@$(BIN)/python -m kvquota_api.crdgen crds charts/kvquota/crds
+crds: setup ## write crds/*.yaml, the chart's copies and docs/reference.md from the models
+	@$(BIN)/python -m kvquota_api.crdgen --reference docs/reference.md crds charts/kvquota/crds
 
 verify: lint ## lint, and refuse generated files that are not what the models say
-	@$(BIN)/python -m kvquota_api.crdgen --check crds charts/kvquota/crds
+	@$(BIN)/python -m kvquota_api.crdgen --check --reference docs/reference.md crds charts/kvquota/crds
 
 LOCK = uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --no-annotate --python-version 3.11
 lock: ## write the lock files again (needs uv on PATH)

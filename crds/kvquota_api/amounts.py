@@ -7,7 +7,8 @@ Invariants:
 1. A sum never passes UNLIMITED and a difference never passes 0 (saturating); UNLIMITED plus or minus anything is
    UNLIMITED.
 2. A quantity is read exactly as Kubernetes reads it, and a fraction of a byte is rounded up, as there; what is more
-   than 2^63-1 bytes is UNLIMITED, where Kubernetes gives that or a wrong number.
+   than 2^63-1 bytes is UNLIMITED, where Kubernetes gives that or a wrong number. Two quantities compare as there too,
+   fractions of a byte included.
 3. A percent is an exact number of hundredths: "2.5" is 250, never a float. A percent of blocks is rounded down, so the
    parts of a pool whose percents sum to 100 or less never sum to more than the pool.
 
@@ -41,15 +42,16 @@ _QUANTITY: Final = re.compile(
     r"\+?(?P<number>[0-9]+\.?[0-9]*|\.[0-9]+)(?P<suffix>[eE][+-]?[0-9]{1,2}|[numkMGTPE]|[KMGTPE]i)?"
 )
 _PERCENT: Final = re.compile(PERCENT_PATTERN)
+_NANO: Final = 10**9  # parts of a byte: the finest that Kubernetes tells apart; what is finer is rounded up
 
 
 class AmountError(ValueError):
     """An amount that cannot be read; the text says what would be accepted."""
 
 
-def plus(left: Blocks, right: Blocks) -> Blocks:
-    """Sum of two amounts of at least 0 blocks, at most UNLIMITED."""
-    return Blocks(min(UNLIMITED, left + right))
+def plus(*amounts: Blocks) -> Blocks:
+    """Sum of amounts of at least 0 blocks, at most UNLIMITED."""
+    return Blocks(min(UNLIMITED, sum(amounts)))
 
 
 def minus(left: Blocks, right: Blocks) -> Blocks:
@@ -62,12 +64,22 @@ def parse_quantity(value: int | str) -> Bytes:
 
     Raises AmountError for anything else.
     """
+    return Bytes(min(UNLIMITED, math.ceil(exact_quantity(value))))
+
+
+def exact_quantity(value: int | str) -> Fraction:
+    """A Kubernetes quantity as Kubernetes compares it: in billionths of a byte, with a binary suffix at most 2^63-1.
+
+    Source: ParseQuantity of apimachinery, pkg/api/resource/quantity.go. Raises AmountError as `parse_quantity`.
+    """
     text = str(value)
     match = _QUANTITY.fullmatch(text)
     if match is None or isinstance(value, bool) or len(text) > MAX_QUANTITY_LENGTH:
         raise AmountError(f"{quoted(value)} is not a quantity of bytes: write a number and a suffix, as in 8Gi or 500M")
-    scaled = Fraction(match["number"]) * _scale(match["suffix"] or "")
-    return Bytes(min(UNLIMITED, math.ceil(scaled)))
+    suffix = match["suffix"] or ""
+    scaled = Fraction(match["number"]) * _scale(suffix)
+    rounded = Fraction(math.ceil(scaled * _NANO), _NANO)
+    return min(rounded, Fraction(UNLIMITED)) if suffix in _BINARY else rounded
 
 
 def _scale(suffix: str) -> Fraction:

@@ -17,9 +17,9 @@ class RungSpec(Model):
     """When a rung of the ladder begins and ends, in percent of the pool's pressure (100 less the free percent)."""
 
     enter_percent: WholePercent
-    """The rung begins at this pressure."""
+    """The rung begins at this percent of pressure."""
     exit_percent: WholePercent
-    """The rung ends below this pressure, after the dwell time; less than enterPercent."""
+    """The rung ends below this percent of pressure, after the dwell time; less than enterPercent."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

@@ -6,27 +6,23 @@ Decides its fields, their bounds and what one pool can decide about itself. Pure
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, Field, StrictBool, StrictInt
+from pydantic import Field, StrictInt
 
+from kvquota_api.engine_spec import Engine
 from kvquota_api.ladder import PoolDegradation
 from kvquota_api.list_map import ListMap
 from kvquota_api.memory_spec import Gpu, Memory
 from kvquota_api.pool_status import ModelPoolStatus
 from kvquota_api.quota import Enforcement, KvQuota, MaxConcurrentRequests, MaxContextTokens, Priority
-from kvquota_api.resource import KeyRef, Metadata, Model, Port, TokenCount, json_only, readable_or_none
-from kvquota_api.rules import Rule, exactly_one_of
+from kvquota_api.resource import Metadata, Model, TokenCount, readable_or_none
+from kvquota_api.rules import Rule
+from kvquota_api.served_model import ServedModel
 from kvquota_api.sidecar_spec import Sidecar
-from kvquota_api.words import ContainerName, LabelKey, LabelValue, PresetName, Printable, TierName
+from kvquota_api.words import LabelKey, LabelValue, TierName
 
 MAX_TIERS: Final = 32  # of one pool: a table that a person keeps in mind; bounds the cost of the rules in it
-
-EngineType = Literal["vLLM", "SGLang", "LlamaCpp", "TensorRTLLM", "OpenAI"]
-WeightDtype = Literal["auto", "fp32", "bf16", "fp16", "fp8", "int8", "int4", "nf4", "mxfp4", "nvfp4"]
-KvCacheDtype = Literal["auto", "fp32", "bf16", "fp16", "fp8"]
-FreeForm = Annotated[dict[str, Any], AfterValidator(json_only)]
-Devices = Annotated[StrictInt, Field(ge=1, le=1024)]
 
 
 class LabelRequirement(Model):
@@ -35,9 +31,9 @@ class LabelRequirement(Model):
     key: LabelKey
     """The label's key."""
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    """How the label's value relates to values."""
+    """How the label's value relates to values: In and NotIn them; Exists and DoesNotExist ask for the key alone."""
     values: Annotated[tuple[LabelValue, ...], Field(max_length=32)] = ()
-    """Values for In and NotIn; empty for Exists and DoesNotExist."""
+    """Values for In and NotIn. Default: none, as Exists and DoesNotExist ask for."""
 
     rules = (
         Rule(
@@ -53,10 +49,11 @@ class PodSelector(Model):
     """Which pods of the namespace the pool consists of. All requirements must hold."""
 
     match_labels: dict[str, LabelValue] = Field(default_factory=dict, max_length=32)
-    """Labels that a pod must have."""
+    """Labels that a pod must have. Default: none."""
     match_expressions: Annotated[tuple[LabelRequirement, ...], Field(max_length=32)] = ()
-    """Further requirements on a pod's labels."""
+    """Further requirements on a pod's labels. Default: none."""
 
+    one_value = True
     rules = (
         Rule(
             cel=(
@@ -69,123 +66,20 @@ class PodSelector(Model):
     )
 
 
-class ModelConfig(Model):
-    """Where the model's Hugging Face config.json is: exactly one of preset, configMapRef, inline."""
-
-    preset: PresetName | None = None
-    """Name of a config that kvquota carries: llama-3.1-8b."""
-    config_map_ref: KeyRef | None = None
-    """Key of a ConfigMap of the same namespace that holds the config.json."""
-    inline: FreeForm | None = None
-    """The config.json itself."""
-
-    rules = (exactly_one_of("preset", "configMapRef", "inline"),)
-
-
-class ServedModel(Model):
-    """The model, as far as its memory depends on it. A change asks for a review of the quotas."""
-
-    name: Printable
-    """What clients send as "model"."""
-    revision: Printable | None = None
-    """Any text that names the revision of the weights; a change asks for a review of the quotas."""
-    config: ModelConfig
-    """Where the model's Hugging Face config.json is."""
-    weight_dtype: WeightDtype = "auto"
-    """Type in which the weights are stored; auto: what the config says (torch_dtype)."""
-    kv_cache_dtype: KvCacheDtype = "auto"
-    """Type of the KV cache; auto: the model's own type."""
-    max_model_len: TokenCount | None = None
-    """Longest request in tokens of prompt and output. Default: what the config says (max_position_embeddings)."""
-
-
-class Parallelism(Model):
-    """How the model is spread over GPUs."""
-
-    tensor: Devices = 1
-    """GPUs that share each layer."""
-    pipeline: Devices = 1
-    """Stages that the layers are divided into."""
-    data: Devices = 1
-    """Copies of the model in one pod, each with a KV pool of its own."""
-    decode_context: Devices = 1
-    """GPUs of one tensor group that share the tokens of a sequence; divides tensor."""
-
-    @property
-    def gpus(self) -> int:
-        """GPUs that one pod needs."""
-        return self.tensor * self.pipeline * self.data
-
-    rules = (
-        Rule(
-            cel="self.tensor % self.decodeContext == 0",
-            message="decodeContext must divide tensor: lower decodeContext or raise tensor",
-            holds=lambda each: each.tensor % each.decode_context == 0,
-            field="decodeContext",
-        ),
-    )
-
-
-class Speculation(Model):
-    """Speculative decoding."""
-
-    tokens: Annotated[StrictInt, Field(ge=0, le=64)] = 0
-    """Tokens that are guessed per step; 0: none."""
-    draft_layers: Annotated[StrictInt, Field(ge=0, le=256)] = 0
-    """Layers of the draft model that keep KV of their own."""
-
-
-class Engine(Model):
-    """The engine that serves the model, as it is or will be started."""
-
-    type: EngineType
-    """Kind of engine. OpenAI: any other that speaks the OpenAI protocol; nothing is known of its memory."""
-    version: Printable | None = None
-    """Version of the engine, as in "0.32". Default: the newest that kvquota knows."""
-    container: ContainerName | None = None
-    """Name of the engine's container. Default: the pod's only container."""
-    port: Port = 8000
-    """Port that the engine serves on, as the pod's spec says."""
-    block_size: Annotated[StrictInt, Field(ge=1, le=65536)] | None = None
-    """Tokens in one KV block. Default: that of the engine."""
-    parallelism: Parallelism = Parallelism()
-    """How the model is spread over GPUs."""
-    max_num_seqs: Annotated[StrictInt, Field(ge=1, le=65536)] | None = None
-    """Sequences in one step. Default: that of the engine."""
-    max_num_batched_tokens: TokenCount | None = None
-    """Tokens in one step. Default: that of the engine."""
-    prefix_caching: StrictBool = True
-    """Whether the engine keeps blocks of finished requests for prefix hits."""
-    speculation: Speculation = Speculation()
-    """Speculative decoding."""
-    plugin: Literal["Off", "Measure", "Enforce"] = "Off"
-    """kvquota inside vLLM. "Off" (with quotes): nothing runs there. Measure: exact accounting. Enforce: quotas hold in
-    its scheduler."""
-
-    rules = (
-        Rule(
-            cel="self.plugin == 'Off' || self.type == 'vLLM'",
-            message='the plugin runs inside vLLM only: set plugin "Off" (with quotes) or type vLLM',
-            holds=lambda engine: engine.plugin == "Off" or engine.type == "vLLM",
-            field="plugin",
-        ),
-    )
-
-
 class ContextShare(Model):
     """A length of request and how common it is."""
 
     context_tokens: TokenCount
     """Tokens of prompt and output."""
     weight: Annotated[StrictInt, Field(ge=1, le=1_000_000)]
-    """How common it is, relative to the other lines."""
+    """How common it is, as a number of requests relative to the other lines."""
 
 
 class Workload(Model):
     """The assumption under which capacity numbers are stated."""
 
     context_mix: Annotated[tuple[ContextShare, ...], Field(max_length=32), ListMap("contextTokens")] = ()
-    """Lengths of requests and how common each is."""
+    """Lengths of requests and how common each is. Default: none."""
 
 
 class Tier(Model):
@@ -196,7 +90,7 @@ class Tier(Model):
     priority: Priority | None = None
     """Higher is more important. Default: 0."""
     kv: KvQuota | None = None
-    """The share of the KV cache."""
+    """The share of the KV cache. Default: soft nothing, hard the whole pool."""
     max_concurrent_requests: MaxConcurrentRequests | None = None
     """Sequences in flight at the same time. Default: no limit."""
     max_context_tokens: MaxContextTokens | None = None
@@ -217,9 +111,9 @@ class ModelPoolSpec(Model):
     memory: Memory = Memory()
     """The partition of one card; applied to the engine."""
     workload: Workload = Workload()
-    """The assumption under which capacity numbers are stated."""
+    """The assumption under which capacity numbers are stated. Default: none."""
     tiers: Annotated[tuple[Tier, ...], Field(max_length=MAX_TIERS), ListMap("name")] = ()
-    """Named values for TenantQuotas of this pool."""
+    """Named values for TenantQuotas of this pool. Default: none."""
     degradation: PoolDegradation = PoolDegradation()
     """What is done, in which order, when memory runs short."""
     cache_isolation: Literal["Tenant", "Shared"] = "Tenant"
@@ -238,6 +132,12 @@ class ModelPoolSpec(Model):
             message="tensor times pipeline times data is more than gpu.count: raise it or lower engine.parallelism",
             holds=lambda spec: spec.gpu.count >= spec.engine.parallelism.gpus,
             field="gpu.count",
+        ),
+        Rule(
+            cel="!has(self.model.valueCacheDtype) || self.engine.type == 'LlamaCpp'",
+            message="valueCacheDtype is llama.cpp's: leave it out or set engine.type LlamaCpp",
+            holds=lambda spec: spec.model.value_cache_dtype is None or spec.engine.type == "LlamaCpp",
+            field="model.valueCacheDtype",
         ),
         Rule(
             cel="self.sidecar.takeover != 'Port' || self.engine.port >= 1024",

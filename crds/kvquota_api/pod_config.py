@@ -18,9 +18,12 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
+from kvquota_api.amounts import Tokens
 from kvquota_api.memory.blocks import LayerGroup
+from kvquota_api.memory.worth import Worth
 
 CONFIG_VERSION: Final = 1
+MAX_GROUPS: Final = 512  # of one model: a drafter can leave every layer in a group of its own
 MAX_TENANTS: Final = 10_000  # of one pool: bounds the config and every table that the sidecar keeps
 
 Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -62,7 +65,12 @@ class KvPlan(_Document, frozen=True, kw_only=True):
     block_tokens: Positive
     bytes_per_block: Positive
     max_model_len: Positive
-    groups: Annotated[tuple[LayerGroup, ...], msgspec.Meta(min_length=1, max_length=64)]
+    groups: Annotated[tuple[LayerGroup, ...], msgspec.Meta(min_length=1, max_length=MAX_GROUPS)]
+
+    @property
+    def worth(self) -> Worth:
+        """What blocks are worth in tokens."""
+        return Worth(self.groups, Tokens(self.max_model_len))
 
 
 class TenantShare(_Document, frozen=True, kw_only=True):

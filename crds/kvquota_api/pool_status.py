@@ -22,15 +22,15 @@ class MemoryParts(StatusModel):
     """The parts of one card, in bytes."""
 
     weights: Quantity | None = None
-    """The model's weights."""
+    """Bytes of the model's weights."""
     activation: Quantity | None = None
-    """Peak of what a step needs beside weights and KV cache."""
+    """Bytes at the peak of what a step needs beside weights and KV cache."""
     kv_pool: Quantity | None = None
-    """The KV cache."""
+    """Bytes of the KV cache."""
     other: Quantity | None = None
-    """CUDA context, graphs and communication buffers."""
+    """Bytes of CUDA context, graphs and communication buffers."""
     safety_margin: Quantity | None = None
-    """What is left alone."""
+    """Bytes that are left alone."""
 
 
 class PoolMemory(StatusModel):
@@ -77,7 +77,7 @@ class Fragmentation(StatusModel):
     allocator_unused: Quantity | None = None
     """Bytes that the engine's allocator holds and has not handed out."""
     allocator_largest_free: Quantity | None = None
-    """The largest free piece among them."""
+    """Bytes of the largest free piece among them."""
     allocator_inactive_split: Quantity | None = None
     """Bytes in split pieces that cannot be given back."""
     unplanned: Quantity | None = None
@@ -99,9 +99,9 @@ class PodCounts(StatusModel):
     expected: Count
     """Pods that the selector matches and that carry the sidecar."""
     reporting: Count
-    """Those whose sidecar reported lately."""
+    """Pods whose sidecar reported lately."""
     stale: Count
-    """Those whose last report is too old; their numbers are in no sum."""
+    """Pods whose last report is too old; their numbers are in no sum."""
     summary: Annotated[str, Field(max_length=32)]
     """reporting/expected, for kubectl get."""
 

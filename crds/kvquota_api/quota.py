@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictInt
 
-from kvquota_api.amounts import Bytes, Hundredths, Tokens, parse_percent, parse_quantity
+from kvquota_api.amounts import Bytes, Hundredths, Tokens, exact_quantity, parse_percent, parse_quantity
 from kvquota_api.resource import Count, Model, Percent, Quantity, StatusModel
 from kvquota_api.rules import Rule, exactly_one_of
 
@@ -24,12 +24,13 @@ class Share(Model):
     """A part of one pod's KV pool: exactly one of percent, bytes, tokens."""
 
     percent: Percent | None = None
-    """Percent of the pool's usable blocks, 0 to 100 with at most two decimals; write decimals in quotes: "2.5"."""
+    """Percent of the pool's usable blocks with at most two decimals; write decimals in quotes: "2.5"."""
     bytes: Quantity | None = None
     """Bytes of the KV cache on one GPU, as a quantity: 8Gi."""
     tokens: Count | None = None
     """Tokens of context that fit at the same time; rounded up to whole blocks."""
 
+    one_value = True
     rules = (exactly_one_of("percent", "bytes", "tokens"),)
 
     @property
@@ -49,11 +50,9 @@ class Share(Model):
 
     def exceeds(self, other: Share) -> bool:
         """Whether this share is larger than `other`, where both are stated in the same unit; else False."""
-        pairs = (
-            (self.hundredths, other.hundredths),
-            (self.byte_count, other.byte_count),
-            (self.token_count, other.token_count),
-        )
+        if self.bytes is not None and other.bytes is not None:
+            return exact_quantity(self.bytes) > exact_quantity(other.bytes)
+        pairs = ((self.hundredths, other.hundredths), (self.token_count, other.token_count))
         return any(mine is not None and theirs is not None and mine > theirs for mine, theirs in pairs)
 
 

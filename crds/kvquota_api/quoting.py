@@ -9,5 +9,8 @@ MAX_QUOTED: Final = 60  # characters: enough to recognise a value; a message mus
 
 def quoted(value: object) -> str:
     """The value as Python writes it, at most MAX_QUOTED characters."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not write an integer of more than 4300 digits
+        return "a number of thousands of digits"
     return text if len(text) <= MAX_QUOTED else text[: MAX_QUOTED - 1] + "…"

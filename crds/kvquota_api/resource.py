@@ -34,14 +34,18 @@ from kvquota_api.amounts import (
     parse_percent,
     parse_quantity,
 )
-from kvquota_api.meta import DNS_NAME_PATTERN, SECRET_KEY_PATTERN
+from kvquota_api.meta import DNS_LABEL_PATTERN, DNS_NAME_PATTERN, SECRET_KEY_PATTERN
 from kvquota_api.rules import ChangeRule, Rule
+
+MAX_INT64: Final = 2**63 - 1  # the largest whole number that the API server keeps as one
 
 
 def _checked(parse: Callable[[Any], int]) -> Callable[[Any], int | str]:
     def check(value: Any) -> int | str:
         if isinstance(value, bool) or not isinstance(value, int | str):
             raise PydanticCustomError("int_or_string", "must be a whole number or text in quotes")
+        if isinstance(value, int) and value > MAX_INT64:
+            raise PydanticCustomError("int64", "is too large for a number: write it as text with a suffix, as in 8Gi")
         try:
             parse(value)
         except AmountError as error:
@@ -99,7 +103,11 @@ readable_or_none: Final = WrapValidator(_readable_or_none)
 
 
 class Model(BaseModel):
-    """Part of a resource. `rules` and `change_rules` are what the part can decide about itself."""
+    """Part of a resource. `rules` and `change_rules` are what the part can decide about itself.
+
+    `one_value`: the fields only mean something together (a union, a reference), so the API server lets a writer replace
+    them as a whole and never merges those of two writers.
+    """
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -111,6 +119,7 @@ class Model(BaseModel):
     )
     rules: ClassVar[tuple[Rule, ...]] = ()
     change_rules: ClassVar[tuple[ChangeRule, ...]] = ()
+    one_value: ClassVar[bool] = False
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -119,6 +128,8 @@ class Model(BaseModel):
         rules = [_as_validation(rule) for rule in declared]
         if rules:
             handler.resolve_ref_schema(schema)["x-kubernetes-validations"] = rules
+        if cls.one_value:
+            handler.resolve_ref_schema(schema)["x-kubernetes-map-type"] = "atomic"
         return schema
 
     def present_fields(self) -> set[str]:
@@ -148,7 +159,7 @@ class Metadata(Model):
     model_config = ConfigDict(extra="ignore")
 
     name: ObjectName
-    namespace: str = "default"
+    namespace: Annotated[str, Field(max_length=63, pattern=DNS_LABEL_PATTERN)] = "default"
     uid: str = ""
     generation: int = 0
     creation_timestamp: datetime | None = None
@@ -164,12 +175,16 @@ class Metadata(Model):
 class LocalRef(Model):
     """An object of the same namespace."""
 
+    one_value = True
+
     name: ObjectName
     """Name of the object, in the same namespace."""
 
 
 class KeyRef(Model):
     """One key of a Secret or ConfigMap of the same namespace."""
+
+    one_value = True
 
     name: ObjectName
     """Name of the object, in the same namespace."""

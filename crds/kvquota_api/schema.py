@@ -8,7 +8,8 @@ Invariants:
 2. Every list, map and text has a bound: the API server estimates what CEL costs from the bounds and refuses a CRD whose
    rules might cost too much. What has none is a SchemaError.
 3. A description ends with the bounds and the default, since `kubectl explain` shows neither.
-4. A default is stored by the API server, so only scalars and objects of scalars are; empty lists and maps are not.
+4. A list says how two writers of it are merged: item by item where its items have a key, else as a whole.
+5. A default is stored by the API server, so only scalars and objects of scalars are; empty lists and maps are not.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from kvquota_api.words import PATTERN_WORDS
+
 Json = dict[str, Any]
 
 _INT32_MAX: Final = 2**31 - 1
+_POWERS: Final = {2**31 - 1: "2^31-1", 2**53: "2^53"}  # bounds whose digits say nothing to a reader
 _COPIED: Final = (
     "type", "enum", "pattern", "format", "minLength", "maxLength", "minimum", "maximum", "minItems", "maxItems",
     "maxProperties", "x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields", "x-kubernetes-list-type",
-    "x-kubernetes-list-map-keys", "x-kubernetes-validations",
+    "x-kubernetes-list-map-keys", "x-kubernetes-map-type", "x-kubernetes-validations",
 )  # fmt: skip
 _HANDLED: Final = frozenset(
     {*_COPIED, "$ref", "$defs", "anyOf", "const", "title", "description", "default", "properties", "required", "items",
@@ -107,6 +111,7 @@ def _add_children(
     if schema.get("required"):
         written["required"] = list(schema["required"])
     if "items" in schema:
+        written.setdefault("x-kubernetes-list-type", "atomic")
         written["items"] = _structural(schema["items"], definitions, seen, f"{path}[]")
     others = schema.get("additionalProperties", False)
     if others is True:
@@ -128,24 +133,36 @@ def _description(schema: Mapping[str, Any], written: Mapping[str, Any]) -> str:
 
 
 def _bounds(written: Mapping[str, Any]) -> str:
-    if written.get("type") == "integer":
-        low, high = written.get("minimum", 0), written.get("maximum", _INT32_MAX)
-        if high < _INT32_MAX:
-            return f"From {low} to {high}."
-        return f"At least {low}." if low else ""
+    if "minimum" in written:
+        return _range(written["minimum"], written.get("maximum"))
     if "maxItems" in written:
         return f"At most {written['maxItems']} items."
     if "maxProperties" in written:
         return f"At most {written['maxProperties']} entries."
-    return (
-        f"At most {written['maxLength']} characters."
-        if written.get("type") == "string" and "maxLength" in written
-        else ""
-    )
+    return _text_bounds(written) if written.get("type") == "string" and "maxLength" in written else ""
+
+
+def _range(low: int, high: int | None) -> str:
+    return f"At least {low}." if high is None else f"From {low} to {_POWERS.get(high, high)}."
+
+
+def _text_bounds(written: Mapping[str, Any]) -> str:
+    longest = f"At most {written['maxLength']} characters."
+    words = PATTERN_WORDS.get(written.get("pattern", ""), "")
+    return f"{longest} It {words}." if words else longest
 
 
 def _default(written: Mapping[str, Any]) -> str:
     default = written.get("default")
-    if default is None or isinstance(default, Mapping) or default == "":
+    if isinstance(default, Mapping):
+        return _object_default(default, written["properties"])
+    if default is None:
         return ""
-    return f"Default: {str(default).lower() if isinstance(default, bool) else default}."
+    said = str(default).lower() if isinstance(default, bool) else default
+    return f"Default: {said if said != '' else 'empty'}."
+
+
+def _object_default(default: Mapping[str, Any], fields: Mapping[str, Json]) -> str:
+    """What an object that is left out is, as far as its fields do not say so themselves."""
+    unsaid = [f"{name}: {value}" for name, value in default.items() if fields[name].get("default") != value]
+    return f"Default: {{{', '.join(unsaid)}}}." if unsaid else ""

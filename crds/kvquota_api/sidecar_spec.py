@@ -25,6 +25,7 @@ class JwtKeys(Model):
     secret: KeyRef | None = None
     """Key of a Secret."""
 
+    one_value = True
     rules = (exactly_one_of("configMap", "secret"),)
 
 
@@ -79,7 +80,7 @@ class Sidecar(Model):
     takeover: Literal["Port", "None"] = "Port"
     """Port: stand on the engine's own port and move the engine. None: users send their traffic to sidecar.port."""
     port: UnprivilegedPort | None = None
-    """With takeover None: the port that the sidecar listens on."""
+    """With takeover None: the port the sidecar listens on. Default: none; with takeover Port it is the engine's."""
     flags: Literal["Set", "Advise"] = "Set"
     """Set: engine arguments that apply the partition are added to the pod. Advise: the status says which to add."""
     admin_port: UnprivilegedPort = ADMIN_PORT
@@ -89,7 +90,7 @@ class Sidecar(Model):
     failure_policy: Literal["Closed", "Open"] = "Closed"
     """Before the first config arrives. Closed: refuse. Open: let everything through and count it."""
     authorization: Literal["Forward", "Remove"] = "Forward"
-    """What the engine sees of the client's credential."""
+    """What the engine sees of the client's credential. Forward: all of it. Remove: nothing."""
     identity: ClientIdentity = ClientIdentity()
     """How the tenant of a request is found."""
 

@@ -42,9 +42,9 @@ class TenantIdentity(Model):
     """How requests of this tenant are told from others."""
 
     api_keys: Annotated[tuple[ApiKey, ...], Field(max_length=MAX_API_KEYS)] = ()
-    """API keys that clients of this tenant send; several, so that they can be rotated."""
+    """API keys that clients of this tenant send; several, so that they can be rotated. Default: none."""
     header_value: HeaderValue | None = None
-    """What the pool's trusted header says for this tenant; read only from a peer that proves itself."""
+    """What the pool's trusted header says for this tenant; read only from a peer that proves itself. Default: none."""
 
     rules = (
         Rule(
@@ -83,7 +83,7 @@ class TenantQuotaSpec(Model):
     model_pool_ref: LocalRef
     """The ModelPool (kvmp) of the same namespace that this is a share of. Cannot be changed."""
     tier: TierName | None = None
-    """Name of a tier of the pool, whose values hold where this quota has none of its own."""
+    """Name of a tier of the pool, whose values hold where this quota has none of its own. Default: no tier."""
     priority: Priority | None = None
     """Higher is more important: over-soft work of the lowest priority goes first. Never reaches into anyone's soft.
     Default: that of the tier, else 0."""
@@ -91,7 +91,7 @@ class TenantQuotaSpec(Model):
     """PerReplica: hard and maxConcurrentRequests hold on each pod. Pool: they hold over all pods together. soft is
     always per pod."""
     kv: KvQuota | None = None
-    """The tenant's share of the KV cache."""
+    """The tenant's share of the KV cache. Default: that of the tier, else soft nothing and hard the whole pool."""
     max_concurrent_requests: MaxConcurrentRequests | None = None
     """Sequences in flight at the same time; a request with n: 4 counts 4. Default: that of the tier, else no limit."""
     max_context_tokens: MaxContextTokens | None = None
@@ -99,7 +99,8 @@ class TenantQuotaSpec(Model):
     degradation: TenantDegradation = TenantDegradation()
     """What may be done to this tenant's requests when memory is short."""
     identity: TenantIdentity | None = None
-    """How requests of this tenant are told from others. Without it only the pool's anonymousTenant can be it."""
+    """How requests of this tenant are told from others. Default: nothing tells them, so only the pool's anonymousTenant
+    can be it."""
     enforcement: Enforcement = "Enforce"
     """Enforce: refuse what passes the quota. Shadow: only count it (wouldReject); a Shadow tenant has no guarantee."""
 

@@ -7,15 +7,17 @@ Invariants:
 
 1. Nothing that a user writes raises anything else than InvalidObjectError.
 2. Rules are only asked when shape and bounds are right, as in the API server.
-3. A null is read as if it were not there, as the API server does; what is in an inline config.json stays as it is.
+3. A null is read as if it were not there, and a number without a fraction (1.0) as an integer, as `kubectl apply` and
+   the API server do; what is in a free-form field stays as it is.
 
-It does not know other objects, and does not judge a stored status.
+It does not know other objects, and does not judge a stored status. One thing it refuses that the API server keeps: what
+is nested more than MAX_DEPTH levels deep, in a field whose content is not ours.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, TypeVar
@@ -32,7 +34,10 @@ from kvquota_api.tenant_quota import TenantQuota
 from kvquota_api.words import PATTERN_WORDS
 
 KINDS: Final[Mapping[str, type[Model]]] = {"ModelPool": ModelPool, "TenantQuota": TenantQuota}
-FREE_FORM: Final = "inline"  # the only field whose content is not ours: a config.json
+# Fields whose content is not ours (a config.json, a drafter in the engine's words), each below the field it stands in.
+FREE_FORM: Final = frozenset({("config", "inline"), ("speculation", "config")})
+
+MAX_DEPTH: Final = 64  # levels of one object: our fields end at 9, a config.json at about 8; bounds recursion here
 
 _SENTENCES: Final = {
     "missing": "is required: add it",
@@ -103,8 +108,10 @@ def _parse(raw: object, kind: type[_R]) -> _R:
         raise InvalidObjectError((Problem("", f"a {kind.__name__} must be an object, not {type(raw).__name__}"),))
     if raw.get("apiVersion") != API_VERSION:
         raise InvalidObjectError((Problem("apiVersion", f"{quoted(raw.get('apiVersion'))} must be {API_VERSION}"),))
+    if _deeper_than(MAX_DEPTH, raw):
+        raise InvalidObjectError((Problem("", f"is nested more than {MAX_DEPTH} levels deep: take out what is"),))
     try:
-        model = kind.model_validate(_without_nulls(raw), by_alias=True, by_name=False)
+        model = kind.model_validate(_as_stored(raw), by_alias=True, by_name=False)
     except ValidationError as error:
         raise InvalidObjectError(tuple(_problem(each, kind) for each in error.errors(include_url=False))) from None
     broken = tuple(_broken_rules(model, ""))
@@ -113,12 +120,26 @@ def _parse(raw: object, kind: type[_R]) -> _R:
     return model
 
 
-def _without_nulls(value: Any) -> Any:
+def _deeper_than(levels: int, value: Any) -> bool:
+    level = [value]
+    for _ in range(levels):
+        level = [item for each in level for item in _inside(each)]
+    return bool(level)
+
+
+def _inside(value: Any) -> Iterable[Any]:
     if isinstance(value, Mapping):
-        return {
-            key: item if key == FREE_FORM else _without_nulls(item) for key, item in value.items() if item is not None
-        }
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _as_stored(value: Any, name: str = "") -> Any:
+    if isinstance(value, Mapping):
+        present = ((key, item) for key, item in value.items() if item is not None)
+        return {key: item if (name, key) in FREE_FORM else _as_stored(item, key) for key, item in present}
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return [_as_stored(item) for item in value] if isinstance(value, list) else value
 
 
 def _broken_rules(model: Model, path: str) -> Iterator[Problem]:

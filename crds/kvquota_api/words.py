@@ -28,7 +28,7 @@ PATTERN_WORDS: Final = {
     REASON_PATTERN: "must be one word that begins with a capital letter",
     LABEL_VALUE_PATTERN: _LABEL_WORDS,
     LABEL_KEY_PATTERN: _LABEL_WORDS,
-    HEADER_NAME_PATTERN: "is not the name of an HTTP header",
+    HEADER_NAME_PATTERN: "must be the name of an HTTP header",
     HEADER_VALUE_PATTERN: "may have printable ASCII and single spaces inside only",
     PRESET_PATTERN: "may have lower-case letters, digits, - and . only",
     PRINTABLE_PATTERN: "may have printable ASCII without spaces only",

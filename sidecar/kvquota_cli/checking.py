@@ -6,8 +6,9 @@ every pool is reconciled with its quotas and keys before one pod that nobody has
 Invariants:
 
 1. What is wrong with one object is said once, not again for everything that depends on it.
-2. What may be elsewhere is a warning: a Secret, and a pool where no pool of that namespace is among the files. So is a
-   soft that is scaled down: it can all be applied.
+2. What may be elsewhere is a warning: a Secret, a ConfigMap with a model's config, and a pool where no other pool of
+   that namespace is among the files. So is a soft that is scaled down, and a model that the planner does not know: it
+   can all be applied.
 
 It does not know what is in the cluster already, nor what engines measure.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -36,12 +37,17 @@ from kvquota_operator.reconcile.plan import Plan
 from kvquota_operator.reconcile.reconcile import reconcile
 
 _KINDS: Final = frozenset({*KINDS, SECRET, CONFIG_MAP})
+_POOL_NAMES: Final = {
+    "TenantQuota": "spec.modelPoolRef.name",
+    "ModelPool": "spec.degradation.fallback.modelPoolRef.name",
+}  # by kind, where an object names a pool
+_CONFIG_NAME: Final = "spec.model.config.configMapRef.name"
 _LIKE: Final = 0.5  # of 1: how alike the name of a pool and a slip of it are
 _WARNED: Final = (PLAN_VALID, QUOTA_WITHIN_CAPACITY, READY)
 # Said already: at the object itself, or at the pool that it depends on.
 _FOLLOWS: Final = frozenset({"InvalidSpec", "PoolInvalid", "NoPlan", "NoShare"})
-# May be in the cluster, or is in force all the same.
-_MILD: Final = frozenset({"APIKeyNotFound", "Oversubscribed", "HardAbovePool", "SoftAboveHard"})
+# May be in the cluster, is in force all the same, or works once an engine has reported its blocks.
+_MILD: Final = frozenset({"APIKeyNotFound", "Oversubscribed", "HardAbovePool", "SoftAboveHard", "UnknownArchitecture"})
 _PATH: Final = re.compile(r"^(spec(?:\.[A-Za-z]+|\[[0-9]+\])+): (.*)$", re.DOTALL)
 
 
@@ -85,9 +91,10 @@ async def _together(objects: Objects, collection: Collection, now: datetime) -> 
     for pool in pools:
         for finding in _said(await decide(objects, PoolKey(pool.namespace, pool.name), now), pool, manifests):
             yield finding
-    for key, stored in objects.all_of("TenantQuota"):
-        if (lost := _without_pool(key, stored.body, manifests)) is not None:
-            yield lost
+    for kind, field in _POOL_NAMES.items():
+        for key, stored in objects.all_of(kind):
+            if (lost := _without_pool(key, stored.body, field, manifests)) is not None:
+                yield lost
 
 
 async def decide(objects: Objects, pool: PoolKey, now: datetime) -> Plan:
@@ -100,16 +107,18 @@ async def decide(objects: Objects, pool: PoolKey, now: datetime) -> Plan:
 
 
 def _said(plan: Plan, pool: ObjectKey, manifests: Mapping[ObjectKey, Manifest]) -> Iterator[Finding]:
-    yield from _conditions(plan.pool_status, manifests[pool])
+    config = _text_at(manifests[pool].document.content, _CONFIG_NAME)
+    elsewhere = config is not None and ObjectKey(CONFIG_MAP, pool.namespace, config) not in manifests
+    yield from _conditions(plan.pool_status, manifests[pool], {"ModelConfigInvalid"} if elsewhere else set())
     for name, status in plan.quota_statuses.items():
-        yield from _conditions(status, manifests[ObjectKey("TenantQuota", pool.namespace, name)])
+        yield from _conditions(status, manifests[ObjectKey("TenantQuota", pool.namespace, name)], set())
 
 
-def _conditions(status: Mapping[str, Any], manifest: Manifest) -> Iterator[Finding]:
+def _conditions(status: Mapping[str, Any], manifest: Manifest, mild_here: Set[str]) -> Iterator[Finding]:
     for condition in status["conditions"]:
         wrong = condition["type"] in _WARNED and condition["status"] != "True"
         if wrong and condition["reason"] not in _FOLLOWS:
-            mild = condition["reason"] in _MILD or condition["status"] == "Unknown"
+            mild = condition["reason"] in _MILD | mild_here or condition["status"] == "Unknown"
             yield _finding(manifest, condition["message"], "warning" if mild else "error")
 
 
@@ -119,15 +128,21 @@ def _finding(manifest: Manifest, message: str, severity: Severity) -> Finding:
     return Finding(manifest.document.at(*steps_of(field)), sentence, str(manifest.key), field, severity)
 
 
-def _without_pool(key: ObjectKey, body: Mapping[str, Any], manifests: Mapping[ObjectKey, Manifest]) -> Finding | None:
-    field = "spec.modelPoolRef.name"
-    try:
-        name = body["spec"]["modelPoolRef"]["name"]
-    except (KeyError, TypeError):
+def _text_at(body: Mapping[str, Any], field: str) -> str | None:
+    value: Any = body
+    for step in field.split("."):
+        value = value.get(step) if isinstance(value, Mapping) else None
+    return value if isinstance(value, str) else None
+
+
+def _without_pool(
+    key: ObjectKey, body: Mapping[str, Any], field: str, manifests: Mapping[ObjectKey, Manifest]
+) -> Finding | None:
+    name = _text_at(body, field)
+    if name is None or ObjectKey("ModelPool", key.namespace, name) in manifests:
         return None
-    if not isinstance(name, str) or ObjectKey("ModelPool", key.namespace, name) in manifests:
-        return None
-    others = [each.name for each in manifests if (each.kind, each.namespace) == ("ModelPool", key.namespace)]
+    pools = [each for each in manifests if (each.kind, each.namespace) == ("ModelPool", key.namespace)]
+    others = [each.name for each in pools if each != key]
     message, severity = _lost(name, key.namespace, others)
     return Finding(manifests[key].document.at(*steps_of(field)), message, str(key), field, severity)
 

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Final
 
 from kvquota_cli.parsing import Parser, ShowVersion
+from kvquota_cli.planning import flags
 
 _DESCRIPTION = """\
 GPU KV-cache memory quotas for LLM serving.
 
   kvquota demo                                two tenants, one floods: what the quota does, in under a minute
+  kvquota plan --model llama-3.1-8b ...       how a card is divided for a model, and how many requests fit
   kvquota check manifests/                    are these ModelPools, TenantQuotas and Secrets right?
   kvquota keygen --secret search-api-key      a new API key as a Secret
   kvquota serve --manifests manifests/ ...    quotas in front of one engine, without a cluster
@@ -28,8 +30,10 @@ that let a TenantQuota's clients in with it:
 
 _CHECK = """\
 Check ModelPools, TenantQuotas and Secrets without a cluster: every object as the API server would, and every pool with
-its quotas and keys as the operator would. Prints file:line, object, field and what to do; ends with 1 when something is
-wrong. A folder is read as `kubectl apply -f` reads it: its own files, not its sub-folders'.
+its quotas and keys as the operator would. Prints file:line, object, field and what to do. Ends with 0 when nothing is
+wrong (warnings are not), with 1 when something is, with 2 when there is nothing to check. A folder is read as `kubectl
+apply -f` reads it: its own files, not its sub-folders'; - is the standard input. A misspelt field is found here even
+where the client that applies the files would drop it without a word.
 """
 
 _SERVE = """\
@@ -73,7 +77,7 @@ def _keygen(command: argparse.ArgumentParser) -> None:
 
 
 def _check(command: argparse.ArgumentParser) -> None:
-    command.add_argument("paths", metavar="FILE|DIR", type=Path, nargs="+", help="manifests")
+    command.add_argument("paths", metavar="FILE|DIR", type=Path, nargs="+", help="manifests; - for standard input")
     command.add_argument(
         "-n", "--namespace", metavar="NS", default="default", help="of objects without one (%(default)s)"
     )
@@ -109,6 +113,7 @@ def _demo(command: argparse.ArgumentParser) -> None:
 _COMMANDS: Final = (
     ("keygen", "make an API key", _KEYGEN, "a Secret's name goes with --secret NAME", _keygen),
     ("demo", "see what the quota does", _DEMO, "an engine goes with --engine URL", _demo),
+    ("plan", "plan a model's memory on a card", flags.DESCRIPTION, "a model goes with --model FILE|PRESET", flags.add),
     ("check", "check manifests offline", _CHECK, "", _check),
     ("serve", "run without a cluster", _SERVE, "a folder goes with --manifests DIR", _serve),
 )  # name, help, description, what to do with a word too many, and what adds the options

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from contract_cluster import NAMES, said, with_crds
 from contract_objects import (
     ACCEPTED,
     ACCEPTED_UPDATES,
@@ -23,6 +24,7 @@ from contract_objects import (
     pool,
     quota,
 )
+from kvquota_api.crd import RESOURCES, Resource, object_schema
 from kvquota_api.validation import parse_model_pool, parse_tenant_quota
 from testcluster.apiserver import ApiServer
 from testcluster.programs import ProgramError
@@ -31,26 +33,18 @@ pytestmark = pytest.mark.apiserver
 
 ROOT = Path(__file__).parents[2]
 KEPT = "contract"
-NAMES = {"ModelPool": "modelpools.kvquota.dev", "TenantQuota": "tenantquotas.kvquota.dev"}
 
 
 @pytest.fixture(scope="module")
 def api(apiserver: ApiServer) -> Iterator[ApiServer]:
-    """The API server with the CRDs, applied as a user does, and a namespace whose objects are removed at the end."""
-    apiserver.kubectl("apply", "-f", str(ROOT / "crds"))
-    apiserver.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", *NAMES.values())
-    apiserver.create_namespace(KEPT)
-    yield apiserver
-    apiserver.kubectl("delete", ",".join(NAMES.values()), "--all", "-n", KEPT)
+    with with_crds(apiserver, KEPT) as ready:
+        yield ready
 
 
 def judged(api: ApiServer, raw: dict[str, Any], verb: str = "create") -> str:
     """What `kubectl VERB` says of an object, which is not kept; "" when it is accepted."""
-    try:
-        api.kubectl(verb, "--dry-run=server", "-f", "-", input=json.dumps(raw))
-    except ProgramError as refused:
-        return refused.output
-    return ""
+    answer = said(api, verb, "--dry-run=server", "-o", "name", given=json.dumps(raw))
+    return "" if answer.endswith(f"/{raw['metadata']['name']}\n") else answer
 
 
 def named(name: str, raw: dict[str, Any]) -> dict[str, Any]:
@@ -118,12 +112,6 @@ def test_refuses_the_same_shapes_at_the_same_place(api: ApiServer, row: Refused)
     assert row.server in said
 
 
-def test_apply_names_a_misspelt_field(api: ApiServer) -> None:
-    said = judged(api, quota(kv={"hrad": {"percent": 60}}), "apply")
-
-    assert 'unknown field "spec.kv.hrad"' in said
-
-
 @pytest.mark.parametrize("row", [pytest.param(row, id=row.says) for row in BROKEN_UPDATES])
 def test_refuses_to_change(api: ApiServer, row: RefusedUpdate) -> None:
     kept(api, named("frozen", row.old))
@@ -171,9 +159,22 @@ EXPLAINED = {
     "kvmp": ["One model on one kind of GPU pod: how its card is divided", "The plan that the administrator makes."],
     "kvmp.spec.memory.kvPool": [
         "The KV cache: the hard cap of everything that tenants can hold.",
-        "Percent of the card's memory, 0 to 100 with at most two decimals",
+        "Percent of the card's memory with at most two decimals",
+        "From 0 to 100.",
         "Tokens of context that fit at the same time; rounded up to whole blocks.",
     ],
+    "kvmp.spec.model": [
+        "Type in which the weights are stored; auto: what the config says",
+        "Type of the recurrent state of Mamba and linear-attention layers",
+        "From 1 to 2^31-1.",
+    ],
+    "kvmp.spec.engine": [
+        "llama.cpp only (--parallel): sequences that are served at the same time",
+        "Whether layers that look back over a window only keep only that.",
+        "Tokens in one KV block. Default: that of the engine. From 1 to 65536.",
+    ],
+    "kvmp.spec.engine.speculation": ["The drafter in vLLM's own words, as --speculative-config takes it"],
+    "kvmp.spec.memory": ["The model's weights on one card in bytes, as a quantity: 14.99Gi.", "At least 0."],
     "kvmp.spec.degradation": [
         "What is done, in which order, when memory runs short.",
         "Seconds that a guaranteed request waits for memory",
@@ -182,7 +183,8 @@ EXPLAINED = {
     "tq.spec.identity.apiKeys": ["At most 16 items.", "its key that holds the API key: at least 128 random bits."],
     "tq.spec.kv.hard": [
         "The ceiling: a request that would pass it is refused.",
-        "Percent of the pool's usable blocks, 0 to 100 with at most two decimals",
+        "Percent of the pool's usable blocks with at most two decimals",
+        "From 0 to 100.",
         "Bytes of the KV cache on one GPU, as a quantity: 8Gi.",
     ],
     "tq.spec.priority": ["Default: that of the tier, else 0. From 0 to 1000."],
@@ -223,6 +225,26 @@ def test_explain_gives_meaning_unit_and_bounds(api: ApiServer, path: str, senten
     said = " ".join(found.values())
     assert [sentence for sentence in sentences if sentence not in said] == []
     assert [name for name, says in found.items() if says in ("", "<empty>", "<no description>")] == []
+
+
+def described(schema: dict[str, Any], path: str = "") -> dict[str, str]:
+    """Path -> description of every field below a schema, written out or as the API server publishes it."""
+    found: dict[str, str] = {}
+    for name, child in schema.get("properties", {}).items():
+        if f"{path}.{name}" not in (".apiVersion", ".kind", ".metadata"):
+            found |= {f"{path}.{name}": child.get("description", "")} | described(child, f"{path}.{name}")
+    return found | (described(schema["items"], f"{path}[]") if "items" in schema else {})
+
+
+@pytest.mark.parametrize("resource", RESOURCES, ids=lambda resource: resource.kind)
+def test_the_description_of_every_field_is_published(api: ApiServer, resource: Resource) -> None:
+    explained(api, resource.plural)  # waits until it is
+    published = json.loads(api.kubectl("get", "--raw", "/openapi/v3/apis/kvquota.dev/v1alpha1"))
+
+    found = described(published["components"]["schemas"][f"dev.kvquota.v1alpha1.{resource.kind}"])
+
+    assert found == described(object_schema(resource.model))
+    assert "" not in found.values()
 
 
 QUOTA_STATUS = {
@@ -281,6 +303,8 @@ POOL_STATUS = {
     "pressurePercent": 101,
     "rung": "Shed",
     "capacity": [{"contextTokens": 1024, "requests": 287}],
+    "prefixHitRatePercent": 37,
+    "recent": {"admitted": 12, "rejectedTotal": 4, "rejected": {}, "wouldReject": {}, "evicted": 1, "degraded": {}},
     "pods": {"expected": 3, "reporting": 2, "stale": 1, "summary": "2/3"},
     "advice": [{"reason": "QuantiseWeights", "message": "fp8 weights save 6 GiB"}],
 }
@@ -324,7 +348,7 @@ def test_get_kvmp_shows_the_columns(api: ApiServer) -> None:
     found = with_status(api, named("columns", pool()), POOL_STATUS)
 
     assert found["status"] == POOL_STATUS
-    assert columns(api, "kvmp", "columns") == {
+    assert columns(api, "kvmp", "columns", "-o", "wide") == {
         "NAME": "columns",
         "MODEL": "llama-3.1-8b-instruct",
         "CAP-TOKENS": "294912",
@@ -333,7 +357,28 @@ def test_get_kvmp_shows_the_columns(api: ApiServer) -> None:
         "RUNG": "Shed",
         "PODS": "2/3",
         "STATE": "Governed",
+        "ENGINE": "vLLM",
+        "GPU": "80Gi",
+        "KV": "36Gi",
+        "WEIGHTS": "14Gi",
+        "HIT-PERCENT": "37",
+        "REJECTED-10M": "4",
+        "EVICTED-10M": "1",
     }
+
+
+NARROW = {
+    "tq": ["NAME", "TENANT", "POOL", "SOFT", "HARD", "USED", "INFLIGHT", "REJECTED-10M", "EVICTED-10M", "STATE", "AGE"],
+    "kvmp": ["NAME", "MODEL", "CAP-TOKENS", "USED", "PRESSURE", "RUNG", "PODS", "STATE", "AGE"],
+}
+"""Short name -> the columns of `kubectl get` without -o wide, in their order."""
+
+
+@pytest.mark.parametrize(("short", "headings"), NARROW.items(), ids=NARROW)
+def test_get_shows_what_matters_first(api: ApiServer, short: str, headings: list[str]) -> None:
+    kept(api, named("narrow", pool() if short == "kvmp" else quota()))
+
+    assert api.kubectl("get", short, "narrow", "-n", KEPT).splitlines()[0].split() == headings
 
 
 def test_a_number_that_nobody_measured_is_blank(api: ApiServer) -> None:

@@ -102,7 +102,7 @@ async def test_it_holds_on_the_real_vllm_and_leaves_it_idle(vllm_client: EngineC
     engine = vllm_client.engine
     before = (await vllm_client.readings()).work
     code, lines, said = await demo("--seconds", "24", "--engine", engine.base_url)
-    assert (code, held(lines), failed(lines), said) == (0, HELD, [], "")
+    assert (code, held(lines), failed(lines), said) == (0, HELD, [], ""), lines
     assert f"tiny at {engine.base_url}, with a KV cache of 16,352 tokens" in " ".join(lines)
     assert "after     ledger 0 blocks, engine 0 blocks, 0 requests in the engine" in lines
     after = await vllm_client.readings()

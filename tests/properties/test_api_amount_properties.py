@@ -1,5 +1,6 @@
 """Amounts: exact, monotonic, and never more than there is."""
 
+import math
 from fractions import Fraction
 
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from kvquota_api.amounts import (
     Blocks,
     Bytes,
     Hundredths,
+    exact_quantity,
     format_quantity,
     minus,
     parse_percent,
@@ -85,6 +87,49 @@ def test_parts_of_at_most_100_percent_never_pass_the_pool(pool: Blocks, weights:
 
     assert sum(percents) <= WHOLE
     assert sum(percent_of(pool, percent) for percent in percents) <= pool
+
+
+def told_back(part: Blocks, pool: Blocks) -> Hundredths:
+    """The least percent of the pool that is at least this part."""
+    return Hundredths(-(-part * WHOLE // pool))
+
+
+@RELAXED
+@given(st.integers(WHOLE, 2**40).map(Blocks), hundredths)
+def test_a_percent_of_a_pool_can_be_told_back_from_its_blocks(pool: Blocks, percent: Hundredths) -> None:
+    assert told_back(percent_of(pool, percent), pool) == percent
+
+
+@RELAXED
+@given(st.integers(1, 2**40).map(Blocks), hundredths)
+def test_the_blocks_of_a_percent_are_the_blocks_of_the_percent_told_back(pool: Blocks, percent: Hundredths) -> None:
+    part = percent_of(pool, percent)
+
+    assert percent_of(pool, told_back(part, pool)) == part
+
+
+@RELAXED
+@given(st.lists(st.integers(0, 2**30).map(Blocks), max_size=20), hundredths)
+def test_a_percent_of_every_part_is_never_more_than_of_the_whole(pods: list[Blocks], percent: Hundredths) -> None:
+    whole, parts = percent_of(Blocks(sum(pods)), percent), [percent_of(pod, percent) for pod in pods]
+
+    assert 0 <= whole - sum(parts) <= len(pods)
+
+
+quantities = st.builds(
+    lambda number, suffix: f"{number}{suffix}",
+    st.from_regex(r"[0-9]{1,12}(\.[0-9]{0,10})?", fullmatch=True),
+    st.sampled_from(["", *"numkMGTPE", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "e3", "E-3"]),
+)
+
+
+@RELAXED
+@given(quantities, quantities)
+def test_quantities_are_in_the_order_of_their_bytes(one: str, other: str) -> None:
+    low, high = sorted((one, other), key=exact_quantity)
+
+    assert parse_quantity(low) <= parse_quantity(high)
+    assert parse_quantity(low) == min(UNLIMITED, math.ceil(exact_quantity(low)))
 
 
 @RELAXED

@@ -88,6 +88,26 @@ def test_a_pool_limit_is_never_passed_by_the_pods_together(who, pods):
 
 
 @given(tenants(), usables)
+def test_splitting_over_more_pods_creates_no_memory(who, pods):
+    quotas, _ = who
+    for quota in quotas:
+        for pod in grant_shares([quota], [PodRoom(usable) for usable in pods], KV, 85):
+            share = pod.grants[quota.tenant].share
+            assert 0 <= share.soft_blocks <= share.hard_blocks <= pod.usable
+        if quota.scope == "Pool" and quota.hard is not None and quota.hard.byte_count is not None:
+            parts = grant_shares([quota], [PodRoom(usable) for usable in pods], KV, 85)
+            held = sum(pod.grants[quota.tenant].share.hard_blocks for pod in parts)
+            assert held * KV.bytes_per_block <= quota.hard.byte_count
+
+
+@given(percents, blocks.map(Blocks))
+def test_a_percent_of_a_pool_is_the_same_blocks_when_written_as_tokens_or_bytes(percent, usable):
+    part = blocks_of(percent, usable, KV)
+    assert blocks_of(Share(tokens=KV.worth.tokens(part)), usable, KV) == part
+    assert blocks_of(Share(bytes=part * KV.bytes_per_block), usable, KV) == part
+
+
+@given(tenants(), usables)
 def test_dividing_again_with_everything_kept_changes_nothing(who, pods):
     quotas, kept = who
     first = grant_shares(quotas, [PodRoom(usable, kept) for usable in pods], KV, 85)

@@ -8,6 +8,8 @@ import pytest
 
 from bookkeeping import share
 from kvquota_api.amounts import Blocks, Tokens
+from kvquota_api.memory.blocks import LayerGroup
+from kvquota_api.memory.worth import Worth
 from kvquota_sidecar.admission.case import Case, Demand, Holder, Pool
 from kvquota_sidecar.admission.rules import Grant, decide, grown_past_hard
 from kvquota_sidecar.refusals import Code, Refusal
@@ -49,7 +51,7 @@ def case(
             reserve=Blocks(kept),
             claimed=Blocks(claimed),
             other_softs=Blocks(other_softs),
-            block_tokens=16,
+            worth=Worth((LayerGroup("Full", 16),), Tokens(32_768)),
             max_model_len=Tokens(32_768),
             shadow=False,
             wait=float,

@@ -2,12 +2,14 @@
 
 import pytest
 
+from contract_amounts import AS_KUBERNETES
 from kvquota_api.amounts import (
     UNLIMITED,
     AmountError,
     Blocks,
     Bytes,
     Hundredths,
+    exact_quantity,
     format_bytes,
     format_quantity,
     minus,
@@ -17,45 +19,37 @@ from kvquota_api.amounts import (
     plus,
 )
 
-# What resource.ParseQuantity(text).Value() of k8s.io/apimachinery v0.36.3 gives.
-AS_KUBERNETES = [
-    ("0", 0),
-    ("00005", 5),
-    ("+5", 5),
-    ("5.", 5),
-    (".5", 1),
-    ("0.1", 1),
-    ("1.0000000000001", 2),
-    ("0.0000000001", 1),
-    ("1n", 1),
-    ("1u", 1),
-    ("100m", 1),
-    ("12e-3", 1),
-    ("1e-30", 1),
-    ("1k", 1000),
-    ("1e3", 1000),
-    ("1E3", 1000),
-    ("1e+3", 1000),
-    ("1e0", 1),
-    ("1E", 10**18),
-    ("1.5E", 15 * 10**17),
-    ("500M", 500 * 10**6),
-    ("36.5G", 36_500_000_000),
-    ("1.1Ki", 1127),
-    ("1.5Gi", 1610612736),
-    ("80Gi", 85899345920),
-    ("0.0001Ei", 115292150460685),
-    ("7.99999Ei", 9223360507639729740),
-    ("9223372036854775807", 2**63 - 1),
-    ("8Ei", 2**63 - 1),
-    ("10Ei", 2**63 - 1),
-    ("123456789123456789.5Mi", 2**63 - 1),
-]
-
 
 @pytest.mark.parametrize(("text", "size"), [pytest.param(text, size, id=text) for text, size in AS_KUBERNETES])
 def test_reads_a_quantity_as_kubernetes_does(text: str, size: int) -> None:
     assert parse_quantity(text) == size
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [
+        pytest.param("0.1", "0.9", id="parts of a byte"),
+        pytest.param("1n", "1.5n", id="billionths, where more is rounded up"),
+        pytest.param("1", "1.0000000001", id="less than a billionth more"),
+        pytest.param("100E", "1000E", id="decimal suffixes beyond 63 bits"),
+        pytest.param("9223372036854775807", "9223372036854775808", id="digits beyond 63 bits"),
+    ],
+)
+def test_tells_apart_what_kubernetes_tells_apart(low: str, high: str) -> None:
+    assert exact_quantity(low) < exact_quantity(high)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param("0.5n", "1n", id="less than a billionth of a byte"),
+        pytest.param("1.0000000001", "1.0000000002", id="a difference below a billionth"),
+        pytest.param("9Ei", "10Ei", id="binary suffixes beyond 63 bits"),
+        pytest.param("8Gi", "8589934592", id="two ways to write one size"),
+    ],
+)
+def test_takes_for_the_same_what_kubernetes_takes_for_the_same(one: str, other: str) -> None:
+    assert exact_quantity(one) == exact_quantity(other)
 
 
 def test_reads_a_number_of_bytes() -> None:
@@ -120,6 +114,10 @@ def test_refuses_what_is_no_percent(value: object) -> None:
 )
 def test_sums_and_differences_saturate(left: int, right: int, added: int, taken: int) -> None:
     assert (plus(Blocks(left), Blocks(right)), minus(Blocks(left), Blocks(right))) == (added, taken)
+
+
+def test_a_sum_of_nothing_is_nothing_and_of_many_saturates() -> None:
+    assert (plus(), plus(Blocks(1), Blocks(2), Blocks(3)), plus(*[Blocks(2**62)] * 3)) == (0, 6, UNLIMITED)
 
 
 def test_a_percent_of_blocks_is_rounded_down() -> None:

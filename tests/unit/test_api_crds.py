@@ -1,7 +1,9 @@
 """The CRDs that are in the repository, and how they are made."""
 
+import os
 import re
 import runpy
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,6 +100,15 @@ def test_runs_as_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         runpy.run_module("kvquota_api.crdgen", run_name="__main__")
 
     assert {path.name for path in tmp_path.iterdir()} == set(generated_files())
+
+
+@pytest.mark.parametrize("seed", ["0", "1"])
+def test_writes_the_same_whatever_order_sets_have_in_a_process(tmp_path: Path, seed: str) -> None:
+    argv = [sys.executable, "-m", "kvquota_api.crdgen", str(tmp_path)]
+
+    subprocess.run(argv, check=True, env={**os.environ, "PYTHONHASHSEED": seed})
+
+    assert {path.name: path.read_text("utf-8") for path in tmp_path.iterdir()} == generated_files()
 
 
 def test_check_names_a_file_that_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from contract_objects import pool
-from kvquota_api.amounts import Tokens
+from kvquota_api.amounts import Bytes, Tokens
 from kvquota_api.memory.blocks import LayerGroup
 from kvquota_api.memory.errors import (
     EngineUnknownError,
@@ -14,9 +14,12 @@ from kvquota_api.memory.errors import (
     PartitionTooLargeError,
     PlanError,
     PoolTooSmallError,
+    UnknownArchitectureError,
 )
+from kvquota_api.memory.inputs import EngineInputs
 from kvquota_api.memory.partition import Partition
-from kvquota_api.memory.plan import PoolPlan, plan_pool
+from kvquota_api.memory.plan import PoolPlan, plan_pool, request_of
+from kvquota_api.memory.planning import Card, KvRemainder, KvTokens, PlanRequest
 from kvquota_api.memory.presets import load_preset
 from kvquota_api.validation import parse_model_pool
 
@@ -39,7 +42,13 @@ def test_the_worked_example() -> None:
     result = plan(
         memory={"kvPool": {"percent": 45}, "activation": "6Gi", "safetyMarginPercent": 8},
         model__weightDtype="bf16",
+        engine__version="0.32",
         engine__blockSize=16,
+        engine__maxNumSeqs=256,
+        engine__maxNumBatchedTokens=8192,
+        engine__prefixCaching=True,
+        engine__asyncScheduling=True,
+        gpu__platform="cuda-sm90",
     )
 
     assert result == PoolPlan(
@@ -58,7 +67,12 @@ def test_the_worked_example() -> None:
             safety_margin=80 * GIB * 8 // 100,
             other=115 * GIB // 100,
         ),
-        assumptions=("CUDA context, communication and graphs are estimated at 1.15 GiB",),
+        assumptions=(
+            "weights are counted from the model's config: 14.96 GiB on the fullest GPU",
+            "CUDA context, communication and graphs are estimated at 1.15 GiB",
+        ),
+        warnings=(),
+        advice=result.advice,
         plan_hash=result.plan_hash,
     )
     assert result.usable_blocks == 18_431
@@ -150,7 +164,7 @@ def test_what_is_left_leaves_less_than_a_block() -> None:
     [
         pytest.param({"type": "vLLM"}, 16, 1, id="vLLM takes a block out"),
         pytest.param({"type": "SGLang"}, 1, 0, id="SGLang counts tokens"),
-        pytest.param({"type": "OpenAI", "blockSize": 64}, 64, 0, id="any engine whose block is stated"),
+        pytest.param({"type": "TensorRTLLM", "blockSize": 64}, 64, 0, id="TensorRT-LLM counts what is stated"),
     ],
 )
 def test_the_blocks_of(engine: dict[str, Any], block: int, null: int) -> None:
@@ -166,11 +180,9 @@ def test_the_blocks_of(engine: dict[str, Any], block: int, null: int) -> None:
         pytest.param({"model__kvCacheDtype": "fp8"}, 65536, id="a KV cache in fp8 takes half"),
         pytest.param({"model__kvCacheDtype": "fp32"}, 262144, id="a KV cache in 32 bits takes double"),
         pytest.param({"model__weightDtype": "fp8"}, 131072, id="fp8 weights leave the KV cache in 16 bits"),
-        pytest.param({"model__weightDtype": "fp32"}, 262144, id="a model in 32 bits has its KV cache in 32"),
+        pytest.param({"model__dtype": "fp32"}, 262144, id="a model that computes in 32 bits has its KV cache in 32"),
         pytest.param(
-            {"model__config": config(torch_dtype="float32"), "model__weightDtype": "bf16"},
-            131072,
-            id="a stated type wins over the checkpoint's",
+            {"model__config": config(torch_dtype="float32")}, 131072, id="a checkpoint in 32 bits is loaded in 16"
         ),
         pytest.param(
             {"model__config": config(quantization_config={"kv_cache_scheme": {}}), "model__weightDtype": "fp8"},
@@ -194,39 +206,6 @@ def test_one_token_takes(changes: dict[str, Any], per_token: int) -> None:
             "spec.model.config.configMapRef: ConfigMap configs, or its key config.json, is not there: create it",
             id="a ConfigMap that is not there",
         ),
-        pytest.param(
-            {"model__config": config(max_position_embeddings=None), "model__maxModelLen": None},
-            "max_position_embeddings: missing: set spec.model.maxModelLen",
-            id="no longest context anywhere",
-        ),
-        pytest.param(
-            {"model__config": config(torch_dtype=None)},
-            "torch_dtype: missing: set spec.model.weightDtype",
-            id="no type of the weights",
-        ),
-        pytest.param(
-            {"model__config": config(torch_dtype=None), "model__weightDtype": "fp8"},
-            "torch_dtype: missing: set spec.model.kvCacheDtype",
-            id="no type of the KV cache",
-        ),
-        pytest.param(
-            {"model__config": config(torch_dtype="float32")},
-            "torch_dtype: float32, which engines may load in 16 bits: set spec.model.weightDtype",
-            id="a type that engines change",
-        ),
-        pytest.param(
-            {"model__config": config(quantization_config={"bits": 4})},
-            "quantization_config: the checkpoint is quantised: set spec.model.weightDtype",
-            id="a quantised checkpoint",
-        ),
-        pytest.param(
-            {
-                "model__config": config(quantization_config={"kv_cache_scheme": {"num_bits": 8}}),
-                "model__weightDtype": "fp8",
-            },
-            "quantization_config: it declares a type of the KV cache: set spec.model.kvCacheDtype",
-            id="a checkpoint with a KV scheme",
-        ),
     ],
 )
 def test_what_the_config_leaves_open_is_asked_for(changes: dict[str, Any], says: str) -> None:
@@ -237,40 +216,145 @@ def test_what_the_config_leaves_open_is_asked_for(changes: dict[str, Any], says:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        pytest.param({"engine": {"type": "LlamaCpp"}}, "spec.engine.blockSize: the block size of", id="llama.cpp"),
-        pytest.param({"engine": {"type": "OpenAI"}}, "spec.engine.blockSize: the block size of", id="any engine"),
         pytest.param(
             {"gpu__count": 3, "engine__parallelism": {"tensor": 3}},
-            "spec.engine.parallelism.tensor: 3 GPUs cannot share 32 heads and 8 KV heads",
+            "spec.engine.parallelism.tensor: total number of attention heads (32) must be divisible by",
             id="heads that three GPUs cannot share",
         ),
         pytest.param(
             {"gpu__count": 6, "engine__parallelism": {"tensor": 6}, "model__config": config(
                 num_attention_heads=24, num_key_value_heads=8, hidden_size=3072
             )},
-            "spec.engine.parallelism.tensor: 6 GPUs cannot share 24 heads and 8 KV heads",
+            "spec.engine.parallelism.tensor: 8 KV heads cannot be spread over a tensor parallel size of 6",
             id="KV heads that six GPUs cannot share",
         ),
         pytest.param(
             {"gpu__count": 33, "engine__parallelism": {"pipeline": 33}},
-            "spec.engine.parallelism.pipeline: the model has only 32 layers",
+            "spec.engine.parallelism.pipeline: 32 layers cannot be spread over 33 pipeline stages",
             id="more stages than layers",
         ),
         pytest.param(
             {"gpu__count": 2, "engine__parallelism": {"tensor": 2, "decodeContext": 2}},
-            "spec.engine.parallelism.decodeContext: the planner knows only 1",
-            id="decode context parallelism",
+            "spec.engine.parallelism.decodeContext: decode context parallel size 2 needs a tensor parallel size",
+            id="tokens that would be shared by GPUs with different heads",
         ),
         pytest.param(
-            {"engine__speculation": {"tokens": 2, "draftLayers": 1}},
-            "spec.engine.speculation.draftLayers: the planner knows no draft layers",
-            id="draft layers",
+            {"engine__version": "latest"}, "spec.engine.version: vLLM version 'latest' cannot be read", id="a version"
+        ),
+        pytest.param(
+            {"model__kvCacheDtype": "q8_0"},
+            "spec.model.kvCacheDtype: KV cache dtype 'q8_0' is not known for vLLM",
+            id="a type of another engine",
+        ),
+        pytest.param(
+            {"engine__speculation": {"tokens": 3, "config": {"method": "mtp", "num_speculative_tokens": 2}}},
+            "spec.engine.speculation.tokens: 3, and speculation.config says 2: keep one",
+            id="two numbers of tokens",
+        ),
+        pytest.param(
+            {"engine__version": "latest", "model__kvCacheDtype": "q8_0"}, "vLLM version 'latest'", id="two at once"
         ),
     ],
 )  # fmt: skip
-def test_what_the_planner_would_have_to_guess_is_asked_for(changes: dict[str, Any], says: str) -> None:
+def test_what_the_engine_refuses_is_said(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(EngineUnknownError, match=f"^{re.escape(says)}"):
         plan(**changes)
+
+
+def test_a_pool_whose_weights_cannot_be_counted_is_not_planned_though_its_cache_could_be() -> None:
+    with pytest.raises(PlanError, match="intermediate_size"):
+        plan(model__config=config(intermediate_size=None), memory={"kvPool": {"bytes": "8Gi"}})
+
+
+def test_of_any_other_engine_nothing_is_known() -> None:
+    with pytest.raises(UnknownArchitectureError, match=r"^spec\.engine\.type: OpenAI stands for any engine"):
+        plan(engine={"type": "OpenAI", "blockSize": 16})
+
+
+def test_what_the_engine_would_change_by_itself_is_a_warning() -> None:
+    assert plan().warnings == ()
+    assert plan(model__maxModelLen=131_073).warnings == (
+        "max_model_len 131073 is longer than the 131072 positions of the model: vLLM refuses it",
+    )
+
+
+def test_every_input_of_the_planner_is_passed_on() -> None:
+    raw = pool(
+        model={
+            "name": "m", "config": {"preset": "llama-3.1-8b"}, "dtype": "fp16", "weightDtype": "fp8",
+            "kvCacheDtype": "fp8_e4m3", "stateDtype": "fp32", "maxModelLen": 4096,
+        },
+        engine={
+            "type": "vLLM", "version": "0.31", "blockSize": 32, "maxNumSeqs": 7, "maxNumBatchedTokens": 2048,
+            "prefixCaching": False, "asyncScheduling": True, "hybridKvCacheManager": False,
+            "parallelism": {"tensor": 16, "pipeline": 2, "data": 3, "decodeContext": 2},
+            "speculation": {"tokens": 2, "draftLayers": 1, "config": {"method": "eagle"}},
+        },
+        gpu={"memory": "40Gi", "count": 96, "platform": "cuda-sm80"},
+        memory={
+            "kvPool": {"tokens": 5}, "weights": "1Gi", "activation": "2Gi", "other": "3Gi", "safetyMarginPercent": 7,
+        },
+    )  # fmt: skip
+    assert request_of(parse_model_pool(raw), {"a": 1}) == PlanRequest(
+        config={"a": 1},
+        inputs=EngineInputs(
+            engine="vLLM", version="0.31", tensor=16, pipeline=2, data=3, decode_context=2, dtype="fp16",
+            weight_dtype="fp8", kv_dtype="fp8_e4m3", state_dtype="fp32", block_tokens=32, max_model_len=4096,
+            max_num_batched_tokens=2048, max_num_seqs=7, prefix_caching=False, async_scheduling=True,
+            hybrid_manager=False, speculative_tokens=2, draft_layers=1, speculative={"method": "eagle"},
+        ),
+        kv=KvTokens(Tokens(5)),
+        card=Card(Bytes(40 * GIB), Bytes(GIB), Bytes(2 * GIB), Bytes(3 * GIB), margin_percent=7),
+        platform="cuda-sm80",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("stated", "tokens"),
+    [
+        pytest.param({"config": {"num_speculative_tokens": 2}}, 2, id="as the drafter's description says"),
+        pytest.param({"tokens": 2, "config": {"num_speculative_tokens": 2}}, 2, id="said twice and the same"),
+        pytest.param({"tokens": 2, "config": {"method": "mtp"}}, 2, id="beside a description without them"),
+    ],
+)
+def test_the_tokens_of_a_drafter_are_said_once(stated: dict[str, Any], tokens: int) -> None:
+    assert request_of(parse_model_pool(pool(engine__speculation=stated)), {}).inputs.speculative_tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("stated", "dtype"),
+    [
+        ({}, "auto"),
+        ({"kvCacheDtype": "q8_0"}, "q8_0"),
+        ({"kvCacheDtype": "q8_0", "valueCacheDtype": "q4_0"}, "q8_0/q4_0"),
+        ({"valueCacheDtype": "q4_0"}, "fp16/q4_0"),
+    ],
+)
+def test_llama_cpp_may_keep_values_in_a_type_of_their_own(stated: dict[str, Any], dtype: str) -> None:
+    changes = {f"model__{field}": value for field, value in stated.items()}
+    raw = pool(engine={"type": "LlamaCpp", "unifiedKvCache": True}, **changes)
+    inputs = request_of(parse_model_pool(raw), {}).inputs
+    assert (inputs.kv_dtype, inputs.unified) == (dtype, True)
+
+
+def test_what_a_pool_leaves_out_is_left_to_the_engine() -> None:
+    assert request_of(parse_model_pool(pool(memory={"kvPool": {"remainder": {}}})), {}) == PlanRequest(
+        config={}, inputs=EngineInputs(engine="vLLM"), kv=KvRemainder(), card=Card(Bytes(80 * GIB), margin_percent=8)
+    )
+
+
+@pytest.mark.parametrize(("slots", "context"), [(None, 4096), (1, 4096), (4, 16_384)])
+def test_every_slot_of_llama_cpp_holds_a_longest_request(slots: int | None, context: int) -> None:
+    raw = pool(model__maxModelLen=4096, engine={"type": "LlamaCpp", "slots": slots})
+    inputs = request_of(parse_model_pool(raw), {}).inputs
+    assert (inputs.max_model_len, inputs.slots) == (context, slots or 1)
+
+
+def test_a_model_with_several_groups_costs_the_sum_of_them() -> None:
+    result = plan(model__config={"preset": "gpt-oss-20b"}, engine__maxNumBatchedTokens=2048)
+
+    assert sorted({group.kind for group in result.groups}) == ["Full", "Sliding"]
+    assert result.requests_of(Tokens(1)) > result.requests_of(Tokens(32_768)) > 0
 
 
 def test_a_config_map_is_read_when_it_is_there() -> None:
@@ -280,7 +364,7 @@ def test_a_config_map_is_read_when_it_is_there() -> None:
 
 
 def test_an_empty_inline_config_is_not_taken_for_a_config_map() -> None:
-    with pytest.raises(PlanError, match=r"^model_type: None is not known"):
+    with pytest.raises(UnknownArchitectureError):
         plan(load_preset("llama-3.1-8b"), model__config={"inline": {}})
 
 
@@ -291,19 +375,12 @@ def test_parts_that_do_not_fit_are_said_with_the_ways_out_in_order() -> None:
     assert str(raised.value) == (
         "the parts of one card sum to 31.34 GiB, 7.34 GiB more than its 24 GiB: weights 14.96 GiB + activation 1.31 GiB"
         " + kvPool 12 GiB + other 1.15 GiB + safetyMargin 1.92 GiB. Ways out, in this order: 1. quantise the weights"
-        " (spec.model.weightDtype: fp8 saves 6.5 GiB); 2. quantise the KV cache (spec.model.kvCacheDtype: fp8) and"
-        " lower spec.memory.kvPool, or shorten the context (spec.model.maxModelLen); 3. more GPUs"
-        " (spec.engine.parallelism.tensor and spec.gpu.count)"
+        " (spec.model.weightDtype: int4): 5.33 GiB instead of 14.96 GiB, then 2 requests of 32,768 tokens fit into"
+        " 12 GiB of KV cache; 2. give the KV cache less (spec.memory.kvPool.bytes: 5003804672): then 1 request of"
+        " 32,768 tokens fits into 4.66 GiB of KV cache; 3. more GPUs (spec.engine.parallelism.tensor: 4, and"
+        " spec.gpu.count with it): 3.74 GiB of weights on each, then 11 requests of 32,768 tokens fit into 12 GiB of KV"
+        " cache"
     )
-
-
-def test_a_way_out_that_was_taken_is_not_named_again() -> None:
-    with pytest.raises(PartitionTooLargeError) as raised:
-        plan(
-            gpu__memory="8Gi", model__weightDtype="int4", model__kvCacheDtype="fp8", memory={"kvPool": {"percent": 90}}
-        )
-
-    assert "1. quantise the weights (spec.model.weightDtype: a smaller type than int4); 2. lower" in str(raised.value)
 
 
 def test_the_rest_of_a_card_that_is_too_small_is_no_negative_pool() -> None:
@@ -317,13 +394,13 @@ def test_a_pool_holds_one_longest_request_beside_the_null_block() -> None:
     with pytest.raises(PoolTooSmallError) as raised:
         plan(memory={"kvPool": {"tokens": 32768}})
     assert str(raised.value).startswith(
-        "the KV pool of 4 GiB has 2047 usable blocks of 16 tokens, and one request of 32768 tokens needs 2048, so the"
-        " engine would not start: raise spec.memory.kvPool, or: Ways out, in this order: 1. quantise the weights"
+        "the KV cache of 4 GiB has 2,047 usable blocks, and one request of 32,768 tokens needs 2,048. Ways out, in this"
+        " order: 1. give the KV cache more (spec.memory.kvPool.bytes: "
     )
 
 
 def test_a_pool_of_nothing_is_too_small() -> None:
-    with pytest.raises(PoolTooSmallError, match="the KV pool of 0 B has 0 usable blocks"):
+    with pytest.raises(PoolTooSmallError, match="the KV cache of 0 B has 0 usable blocks"):
         plan(memory={"kvPool": {"percent": 0}})
 
 
@@ -332,26 +409,22 @@ def test_a_pool_of_nothing_is_too_small() -> None:
     [
         pytest.param(
             {"memory": {"activation": None}},
-            "activation is estimated at 4.94 GiB for 1024 sequences in a step and 128256 entries of the vocabulary",
+            "activation is estimated at 4.94 GiB for 1024 sequences",
             id="an activation that nobody stated",
         ),
         pytest.param(
             {"memory": {"activation": None}, "engine__maxNumSeqs": 256},
-            "activation is estimated at 1.31 GiB for 256 sequences in a step and 128256 entries of the vocabulary",
+            "activation is estimated at 1.31 GiB for 256 sequences",
             id="an activation for a stated number of sequences",
         ),
-        pytest.param(
-            {"model__maxModelLen": 131_073},
-            "the engine is told to allow more tokens than the model's config says (131072)",
-            id="a context beyond the model's",
-        ),
+        pytest.param({"gpu__memory": "48Gi"}, "platform not given: cuda-sm80", id="a card that is not large"),
     ],
 )
 def test_what_is_assumed_is_said(changes: dict[str, Any], sentence: str) -> None:
     stated = {"memory": {"activation": "6Gi"}}
 
-    assert sentence in plan(**{**stated, **changes}).assumptions
-    assert sentence not in plan(**stated).assumptions
+    assert any(each.startswith(sentence) for each in plan(**{**stated, **changes}).assumptions)
+    assert not any(each.startswith(sentence) for each in plan(**stated).assumptions)
 
 
 def test_the_context_comes_from_the_config_when_it_is_not_stated() -> None:

@@ -8,9 +8,11 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from kvquota_api.resource import Model, Percent, Quantity
+from kvquota_api.list_map import ListMap
+from kvquota_api.resource import Count, Model, Percent, Quantity
 from kvquota_api.rules import Rule
 from kvquota_api.schema import SchemaError, structural_schema
+from kvquota_api.words import PRESET_PATTERN
 
 Word = Annotated[str, Field(max_length=9)]
 
@@ -26,6 +28,12 @@ class Inner(Model):
     rules = (Rule("self.size < 5", "be smaller", lambda inner: inner.size < 5, field="size"),)
 
 
+class Together(Model):
+    note: Word | None = None
+
+    one_value = True
+
+
 class Outer(Model):
     """First paragraph
     goes on.
@@ -36,6 +44,11 @@ class Outer(Model):
     inner: Inner
     stored: Inner = Inner()
     """Overrides the class."""
+    larger: Inner = Inner(size=4)
+    keyed: Annotated[tuple[Inner, ...], Field(max_length=3), ListMap("size")] = ()
+    together: Together | None = None
+    port: Annotated[str, Field(max_length=9, pattern=PRESET_PATTERN)] | None = None
+    count: Count | None = None
     some: Annotated[tuple[Inner, ...], Field(max_length=2)] = ()
     by_name: dict[str, Word] = Field(default_factory=dict, max_length=4)
     free: dict[str, Any] | None = None
@@ -74,8 +87,8 @@ def test_a_model_is_written_in_the_order_of_its_fields() -> None:
     assert schema["description"] == "First paragraph goes on.\n\nSecond paragraph."
     assert schema["required"] == ["inner", "memory"]
     assert list(schema["properties"]) == [
-        "inner", "stored", "some", "byName", "free", "choice", "only", "big", "least", "on", "empty", "share", "memory",
-        "at",
+        "inner", "stored", "larger", "keyed", "together", "port", "count", "some", "byName", "free", "choice",
+        "only", "big", "least", "on", "empty", "share", "memory", "at",
     ]  # fmt: skip
 
 
@@ -89,9 +102,62 @@ def test_a_model_is_written_in_the_order_of_its_fields() -> None:
             id="what stands beside a reference wins, and a default is stored without what has no value",
         ),
         pytest.param(
+            "larger",
+            {**INNER, "description": "An inner thing. Default: {size: 4}.", "default": {"size": 4}},
+            id="an object whose default is not that of its fields says so",
+        ),
+        pytest.param(
+            "keyed",
+            {
+                "description": "At most 3 items.",
+                "type": "array",
+                "maxItems": 3,
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["size"],
+                "items": INNER,
+            },
+            id="a list whose items have a key is merged by it",
+        ),
+        pytest.param(
+            "together",
+            {
+                "type": "object",
+                "x-kubernetes-map-type": "atomic",
+                "properties": {"note": {"description": "At most 9 characters.", "type": "string", "maxLength": 9}},
+            },
+            id="fields that are one value are merged as a whole",
+        ),
+        pytest.param(
+            "port",
+            {
+                "description": "At most 9 characters. It may have lower-case letters, digits, - and . only.",
+                "type": "string",
+                "maxLength": 9,
+                "pattern": PRESET_PATTERN,
+            },
+            id="a pattern is said in words",
+        ),
+        pytest.param(
+            "count",
+            {
+                "description": "From 0 to 2^53.",
+                "type": "integer",
+                "minimum": 0,
+                "maximum": 2**53,
+                "format": "int64",
+            },
+            id="a bound that is a power of two is said as one",
+        ),
+        pytest.param(
             "some",
-            {"description": "At most 2 items.", "type": "array", "maxItems": 2, "items": INNER},
-            id="an empty list is no default",
+            {
+                "description": "At most 2 items.",
+                "type": "array",
+                "maxItems": 2,
+                "x-kubernetes-list-type": "atomic",
+                "items": INNER,
+            },
+            id="an empty list is no default, and is merged as a whole",
         ),
         pytest.param(
             "byName",
@@ -115,7 +181,7 @@ def test_a_model_is_written_in_the_order_of_its_fields() -> None:
         pytest.param(
             "big",
             {
-                "description": "Default: 0.",
+                "description": "From 0 to 1099511627776. Default: 0.",
                 "type": "integer",
                 "minimum": 0,
                 "maximum": 2**40,
@@ -138,8 +204,8 @@ def test_a_model_is_written_in_the_order_of_its_fields() -> None:
         pytest.param("on", {"description": "Default: true.", "type": "boolean", "default": True}, id="a switch"),
         pytest.param(
             "empty",
-            {"description": "At most 9 characters.", "type": "string", "maxLength": 9, "default": ""},
-            id="an empty text is a default that needs no words",
+            {"description": "At most 9 characters. Default: empty.", "type": "string", "maxLength": 9, "default": ""},
+            id="an empty text is a default",
         ),
         pytest.param("at", {"type": "string", "format": "date-time"}, id="a time"),
     ],

@@ -1,6 +1,8 @@
 """`kvquota check`: what a cluster would say, said before, with file and line."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -118,6 +120,27 @@ def test_what_is_wrong_is_said_once_at_its_line_and_ends_with_1(
             id="a pool that is elsewhere",
         ),
         pytest.param(
+            pool().replace(
+                "{preset: llama-3.2-1b}", "{inline: {architectures: [NovelForCausalLM], model_type: novel}}"
+            ),
+            "0.yaml:1: warning: ModelPool default/pool: architectures: 'NovelForCausalLM' is not known to the planner",
+            id="a model that only its engine knows",
+        ),
+        pytest.param(
+            pool().replace("{preset: llama-3.2-1b}", "{configMapRef: {name: configs, key: config.json}}"),
+            "0.yaml:6: warning: ModelPool default/pool: spec.model.config.configMapRef: ConfigMap configs, or its key"
+            " config.json, is not there",
+            id="a config that is elsewhere",
+        ),
+        pytest.param(
+            pool(
+                tiers="[]\n  degradation: {fallback: {enterPercent: 95, exitPercent: 85, modelPoolRef: {name: small}}}"
+            ),
+            "0.yaml:11: warning: ModelPool default/pool: spec.degradation.fallback.modelPoolRef.name: no ModelPool"
+            " small of namespace default is among these files: it must be in the cluster",
+            id="a smaller model that is elsewhere",
+        ),
+        pytest.param(
             pool() + quota("q", "t", "s"),
             "0.yaml:12: warning: TenantQuota default/q: Secret s does not exist",
             id="a Secret that is elsewhere",
@@ -198,3 +221,120 @@ def test_a_pool_that_is_not_among_pools_of_its_namespace_is_an_error_with_the_ne
 def test_a_kind_that_is_none_is_not_counted_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, lines = run(tmp_path, capsys, quota("q", "t").replace("TenantQuota", "TenantQuotas"))
     assert (code, lines[-1]) == (1, "1 error; no object could be checked")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        pytest.param(
+            pool().replace("kind: ModelPool", "kind: ModelPool\nspce: {}"),
+            "0.yaml:3: error: ModelPool default/pool: spce: is not a field here; did you mean spec?",
+            id="a field of the object",
+        ),
+        pytest.param(
+            pool().replace("maxModelLen", "maxModellen"),
+            "0.yaml:6: error: ModelPool default/pool: spec.model.maxModellen: is not a field here; did you mean"
+            " maxModelLen?",
+            id="a field of the model",
+        ),
+        pytest.param(
+            pool(tiers="[{name: gold, kv: {sotf: {percent: 1}}}]"),
+            "0.yaml:10: error: ModelPool default/pool: spec.tiers[0].kv.sotf: is not a field here; did you mean soft?",
+            id="a field in a list",
+        ),
+        pytest.param(
+            pool().replace("{type: vLLM}", "{type: vLLM, speculation: {token: 1}}"),
+            "0.yaml:7: error: ModelPool default/pool: spec.engine.speculation.token: is not a field here; did you mean"
+            " tokens?",
+            id="a field of speculation",
+        ),
+    ],
+)
+def test_a_misspelt_field_is_found_with_the_one_that_was_meant(
+    text: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, capsys, text) == (1, [line, "1 error in 1 ModelPool"])
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        pytest.param(
+            pool(tiers=f"[{{name: gold, priority: {'9' * 5000}}}]"),
+            f"0.yaml:10: error: '{'9' * 58}… is not a number that an API server takes",
+            id="a number of 5,000 digits",
+        ),
+        pytest.param(
+            pool(tiers="[{name: gold, priority: .inf}]"),
+            "0.yaml:10: error: .inf is not a number that an API server takes",
+            id="a number without an end",
+        ),
+        pytest.param(
+            pool().replace(
+                "{name: m, config: {preset: llama-3.2-1b}", "{name: m, config: {inline: " + "[" * 90 + "]" * 90 + "}"
+            ),
+            "0.yaml:6: error: too large: more than 200000 nodes or 64 levels in one document",
+            id="a config of 90 levels",
+        ),
+        pytest.param(
+            pool().replace("gpu: {memory: 24Gi}", "gpu: {memory: 24Gi}\n  gpu: {memory: 80Gi}"),
+            "0.yaml:9: error: gpu is written twice, first in line 8: keep one of them",
+            id="a field twice",
+        ),
+        pytest.param(
+            quota("q", "t").replace("{name: q}", "{name: q, namespace: A/B}"),
+            "0.yaml:3: error: TenantQuota A/B/q: metadata.namespace: 'A/B' may have lower-case letters, digits and -"
+            " only, with a letter or digit at both ends",
+            id="a namespace that is none",
+        ),
+    ],
+)
+def test_bad_input_is_an_error_with_its_line_never_a_traceback(
+    text: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, lines = run(tmp_path, capsys, text)
+    assert (code, lines[0]) == (1, line)
+
+
+def test_a_hyphen_is_the_standard_input() -> None:
+    given = pool(tiers="[{name: gold, prio: 1}]")
+    argv = [sys.executable, "-m", "kvquota_cli", "check", "-"]
+    done = subprocess.run(argv, input=given, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.splitlines()) == (
+        1,
+        [
+            "/dev/stdin:10: error: ModelPool default/pool: spec.tiers[0].prio: is not a field here; did you mean"
+            " priority?",
+            "1 error in 1 ModelPool",
+        ],
+    )
+
+
+def config_map(key: str = "config.json", text: str = "{}") -> str:
+    return f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: configs}}\ndata: {{{key}: '{text}'}}\n---\n"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param(config_map(key="other.json"), id="without that key"),
+        pytest.param(config_map(text='{"architectures": 7}'), id="with a config that is none"),
+    ],
+)
+def test_a_config_map_that_is_here_must_hold_the_config(
+    given: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = pool().replace("{preset: llama-3.2-1b}", "{configMapRef: {name: configs, key: config.json}}")
+    code, lines = run(tmp_path, capsys, named + given)
+    assert (code, lines[0].split(": ")[1:3]) == (1, ["error", "ModelPool default/pool"])
+
+
+def test_a_smaller_model_that_is_misspelt_is_an_error_with_the_one_that_was_meant(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    falls_back = "[]\n  degradation: {fallback: {enterPercent: 95, exitPercent: 85, modelPoolRef: {name: smal}}}"
+    code, lines = run(tmp_path, capsys, pool(tiers=falls_back), pool(name="small"))
+    assert (code, lines[0].partition("name: ")[2]) == (
+        1,
+        "no ModelPool smal of namespace default is among these files; did you mean small?",
+    )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from bookkeeping import admit, ask, config, open_books, sample, share
 from kvquota_api import usage
 from kvquota_api.amounts import Blocks, Tokens
+from kvquota_api.memory.blocks import LayerGroup
+from kvquota_api.memory.worth import Worth
 from kvquota_sidecar.ledger.books import Books, Cause, Refusal, Room
 from kvquota_sidecar.ledger.drain import Drain
 from kvquota_sidecar.ledger.tally import BUCKETS, Tally
@@ -63,6 +66,16 @@ def test_protection_follows_todays_soft() -> None:
     assert books.tenant_usage(0.0, 0.0)[0].over_soft == 20
 
 
+def test_the_room_on_a_hybrid_is_told_in_tokens_of_requests_not_of_blocks() -> None:
+    groups = (LayerGroup("Full", 16), LayerGroup("State", 16, fixed_blocks=10))
+    books = Books(lambda: 0.0)
+    plain = config(share(soft_blocks=0, hard_blocks=220), usable=1_000, max_model_len=1_600)
+    books.configure(msgspec.structs.replace(plain, kv=msgspec.structs.replace(plain.kv, groups=groups)), 0.0)
+    room = books.room("inference/search", 0.0)
+    assert room is not None
+    assert (room.tokens(room.hard), room.tokens(Blocks(110))) == (3_200, 1_600)
+
+
 def test_the_room_of_a_tenant() -> None:
     books = open_books(share(soft_blocks=15, hard_blocks=40, max_concurrent_requests=3), usable=100)
     admit(books, "search", 10)
@@ -71,7 +84,7 @@ def test_the_room_of_a_tenant() -> None:
         reserved=Blocks(10),
         soft=Blocks(15),
         hard=Blocks(40),
-        block_tokens=16,
+        worth=Worth((LayerGroup("Full", 16),), Tokens(32_768)),
         in_flight=1,
         max_concurrent=3,
         rung="Normal",

@@ -1,8 +1,9 @@
 """How many blocks a share is, and how many an engine can hand out."""
 
+import msgspec
 import pytest
 
-from kvquota_api.amounts import Blocks
+from kvquota_api.amounts import Blocks, Tokens
 from kvquota_api.memory.blocks import LayerGroup
 from kvquota_api.pod_config import KvPlan
 from kvquota_api.quota import Share
@@ -49,3 +50,57 @@ def test_a_share_is_worth(share, blocks):
 )
 def test_an_engine_can_hand_out(measured, usable):
     assert usable_blocks(KV, measured) == usable
+
+
+HYBRID = KvPlan(
+    cap_blocks=1_000,
+    null_blocks=1,
+    block_tokens=16,
+    bytes_per_block=2**20,
+    max_model_len=1_600,
+    groups=(
+        LayerGroup(kind="Full", block_tokens=16),
+        LayerGroup(kind="Sliding", block_tokens=16, window_tokens=160),
+        LayerGroup(kind="State", block_tokens=16, fixed_blocks=2),
+    ),
+)
+"""A request of 1,600 tokens takes 100 + 11 + 2 blocks."""
+
+
+@pytest.mark.parametrize(
+    ("tokens", "blocks"),
+    [
+        pytest.param(0, 0, id="no tokens are no blocks"),
+        pytest.param(16, 1 + 2 + 2, id="one short request, which takes blocks of every group"),
+        pytest.param(1_600, 113, id="one longest request"),
+        pytest.param(1_601, 113 + 5, id="a longest request and one of a token"),
+        pytest.param(4_800, 3 * 113, id="three longest requests"),
+    ],
+)
+def test_tokens_of_a_model_with_several_groups_are_those_of_requests(tokens, blocks):
+    assert HYBRID.worth.blocks(Tokens(tokens)) == blocks
+    assert blocks_of(Share(tokens=tokens), Blocks(999), HYBRID) == blocks
+
+
+@pytest.mark.parametrize(
+    ("blocks", "tokens"),
+    [
+        pytest.param(0, 0, id="no blocks hold nothing"),
+        pytest.param(112, 1_585, id="a block too few for a longest request"),
+        pytest.param(113, 1_600, id="one longest request"),
+        pytest.param(1_000, 14_159, id="a part of one beside eight"),
+    ],
+)
+def test_blocks_of_a_model_with_several_groups_are_worth_the_longest_requests_in_them(blocks, tokens):
+    assert HYBRID.worth.tokens(blocks) == tokens
+
+
+def test_blocks_of_a_plain_model_are_worth_their_tokens():
+    assert KV.worth.tokens(18_432) == 294_912
+
+
+def test_a_window_alone_is_no_plain_model():
+    windows = msgspec.structs.replace(
+        KV, max_model_len=1_600, groups=(LayerGroup(kind="Sliding", block_tokens=16, window_tokens=160),)
+    )
+    assert (windows.worth.blocks(Tokens(3_200)), windows.worth.tokens(22)) == (22, 3_200)

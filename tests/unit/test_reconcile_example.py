@@ -194,9 +194,10 @@ def test_the_status_of_a_pool_in_use():
         },
     )
     planned = status.pop("memory")["planned"]
-    assert (planned["kvPool"], planned["activation"], set(planned)) == (
+    assert (planned["kvPool"], planned["activation"], planned["safetyMargin"], set(planned)) == (
         "36Gi",
         "6Gi",
+        "6553Mi",
         {"weights", "activation", "kvPool", "other", "safetyMargin"},
     )
     assert status == {
@@ -222,6 +223,13 @@ def test_the_status_of_a_pool_in_use():
             {"contextTokens": 32_768, "requests": 8},
         ],
         "pods": {"expected": 1, "reporting": 1, "stale": 0, "summary": "1/1"},
+        "advice": [
+            {
+                "reason": "QuantiseKvCache",
+                "message": "quantise the KV cache (spec.model.kvCacheDtype: fp8): 65,536 B per token instead of 131,072"
+                " B, then 17 requests of 32,768 tokens fit into 36 GiB of KV cache",
+            }
+        ],
     }
 
 

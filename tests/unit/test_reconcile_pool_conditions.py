@@ -42,6 +42,36 @@ def test_a_plan_that_assumes_nothing_says_so_by_silence(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("changes", "meanwhile"),
+    [
+        pytest.param(
+            {"engine": {"type": "OpenAI"}},
+            "A pod gets its config when its engine has reported its blocks",
+            id="an engine of which nothing is known",
+        ),
+        pytest.param(
+            {"engine__version": "latest"},
+            "No plan was ever valid: pods get no config until this is corrected",
+            id="a version that cannot be read",
+        ),
+    ],
+)
+def test_without_a_plan_it_is_said_when_a_pod_gets_its_config(changes, meanwhile):
+    assert condition("PlanValid", pool=make.pool(**changes), reports={})[2].endswith(f". {meanwhile}")
+
+
+def test_a_plan_that_the_engine_would_not_take_as_it_is_warns():
+    message = condition("PlanValid", pool=make.pool(model__maxModelLen=131_073))[2]
+    assert ". Warning: max_model_len 131073 is longer than the 131072 positions" in message.replace(") ", "). ")
+
+
+def test_a_model_of_several_groups_has_the_bytes_of_a_token_that_it_keeps():
+    pool = make.pool(model__config={"preset": "gpt-oss-20b"}, model__weightDtype="auto")
+    found = status(pool=pool, **engine())
+    assert (found["kv"]["bytesPerToken"], found["kv"]["blockTokens"]) == (24_576, 16)
+
+
+@pytest.mark.parametrize(
     ("percent", "reason"),
     [
         pytest.param(4, "SafetyMarginUnusual", id="4 percent is little"),
@@ -123,9 +153,9 @@ def test_partition_applied(fields, expected):
 
 
 def test_an_engine_without_flags_of_that_name_is_told_the_size():
-    sglang = make.pool(engine__type="SGLang", engine__plugin="Off")
+    sglang = make.pool(engine__type="SGLang", engine__version="0.5.23", engine__plugin="Off")
     assert condition("PartitionApplied", pool=sglang, **engine(blocks=9_216))[2].endswith(
-        "Restart the engine with 38654705664 bytes of KV cache on each GPU, in blocks of 16 tokens, or correct"
+        "Restart the engine with 38652608512 bytes of KV cache on each GPU, in blocks of 16 tokens, or correct"
         " spec.memory.kvPool"
     )
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from kvquota_api.amounts import Blocks
+from kvquota_api.amounts import Blocks, Tokens
+from kvquota_api.memory.blocks import LayerGroup
+from kvquota_api.memory.worth import Worth
 from kvquota_sidecar.refusals import Code, Refusal, refuse
 from kvquota_sidecar.refusals.codes import TABLE
 from kvquota_sidecar.refusals.headers import admitted_headers, refused_headers
@@ -42,7 +44,7 @@ ROOM = Room(
     reserved=Blocks(10),
     soft=Blocks(15),
     hard=Blocks(40),
-    block_tokens=16,
+    worth=Worth((LayerGroup("Full", 16),), Tokens(32_768)),
     in_flight=2,
     max_concurrent=3,
     rung="Shed",
@@ -199,7 +201,7 @@ def test_a_refusal_for_good_has_no_retry_after() -> None:
 
 
 def test_without_a_limit_of_concurrency_only_kv_is_told() -> None:
-    room = Room(Blocks(50), Blocks(0), Blocks(40), 16, 9, None, "Normal", 50.0)
+    room = Room(Blocks(50), Blocks(0), Blocks(40), ROOM.worth, 9, None, "Normal", 50.0)
     told = dict(admitted_headers(room))
     assert told["ratelimit-policy"] == '"kv";q=640;qu="kv-tokens"'
     assert told["ratelimit"] == '"kv";r=0'

@@ -7,7 +7,7 @@ Invariants:
 1. The cost grows with the length, never falls.
 2. Every group draws its blocks from the same pool, so the costs of the groups add up (docs/memory.md R5.4).
 
-It does not know how the groups were found: that is `kvquota_api.memory.architectures`.
+It does not know how the groups were found: that is the planner of each engine.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import msgspec
 
 from kvquota_api.amounts import Blocks, Tokens
 
-GroupKind = Literal["Full", "Sliding", "State"]
+GroupKind = Literal["Full", "Sliding", "Chunked", "State"]
 
 
 class LayerGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
     """One group of layers that share block tables.
 
     `block_tokens`: tokens of one sequence in one block of this group, at least 1.
-    `window_tokens`: for Sliding, what of the past stays in the cache, with the tokens in flight; at least 1.
+    `window_tokens`: for Sliding and Chunked, what of the past stays in the cache with the tokens in flight; at least 1.
     `fixed_blocks`: for State, blocks that one running sequence holds whatever its length.
     """
 
@@ -48,4 +48,6 @@ def _group_blocks(group: LayerGroup, length: int) -> int:
         return group.fixed_blocks
     if group.kind == "Sliding":
         return -(-min(group.window_tokens, length) // group.block_tokens) + 1
+    if group.kind == "Chunked":
+        return -(-min(group.window_tokens, length) // group.block_tokens)
     return -(-length // group.block_tokens)

@@ -1,7 +1,7 @@
 """The plan of a pool: how many KV blocks of which size one engine gets, and how its card is divided.
 
-Decides the hard cap and the cost of a request, by the engine's own rules. Pure; the answer is a plan that fits, or a
-PlanError.
+Decides what a ModelPool asks for, and the hard cap and the cost of a request that follow from it. Pure; the answer is a
+plan that fits, or a PlanError.
 
 Invariants:
 
@@ -20,30 +20,43 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
-from kvquota_api.amounts import WHOLE, Blocks, Bytes, Tokens, format_bytes
-from kvquota_api.memory.architectures import DenseModel, read_architecture
+from kvquota_api.amounts import Blocks, Bytes, Tokens
+from kvquota_api.engine_spec import Speculation
+from kvquota_api.memory.advice import FIELDS, Advice, advise, in_order
 from kvquota_api.memory.blocks import LayerGroup, blocks_for
-from kvquota_api.memory.dtypes import kv_element_bytes, weight_dtype
-from kvquota_api.memory.engines import block_tokens, check_parallelism, null_blocks
-from kvquota_api.memory.errors import ModelConfigError, PoolTooSmallError
-from kvquota_api.memory.partition import (
-    Partition,
-    check_fits,
-    default_max_num_seqs,
-    estimated_activation,
-    estimated_other,
+from kvquota_api.memory.cache_plan import CachePlan
+from kvquota_api.memory.errors import (
+    EngineUnknownError,
+    ModelConfigError,
+    PartitionTooLargeError,
+    PlanError,
+    UnknownArchitectureError,
+)
+from kvquota_api.memory.inputs import EngineInputs
+from kvquota_api.memory.partition import Partition
+from kvquota_api.memory.planning import (
+    Card,
+    CardPlan,
+    KvBytes,
+    KvPercent,
+    KvRemainder,
+    KvSize,
+    KvTokens,
+    PlanRequest,
+    plan_card,
 )
 from kvquota_api.memory.presets import load_preset
-from kvquota_api.memory.weights import weights_per_gpu, widest_stage
 from kvquota_api.memory_spec import KvPool
 from kvquota_api.model_pool import ModelPool, ModelPoolSpec
+from kvquota_api.served_model import ServedModel
 
 
 @dataclass(frozen=True, slots=True)
 class PoolPlan:
-    """`bytes_per_token`, `bytes_per_block`: of all layers on one GPU. `plan_hash` names what quotas depend on."""
+    """`bytes_per_token`, `bytes_per_block`: of all layers on one GPU. `plan_hash` names what quotas depend on;
+    `warnings`: what the engine would refuse or change by itself; `advice`: what would hold more."""
 
     cap_blocks: Blocks
     null_blocks: Blocks
@@ -54,6 +67,8 @@ class PoolPlan:
     groups: tuple[LayerGroup, ...]
     partition: Partition
     assumptions: tuple[str, ...]
+    warnings: tuple[str, ...]
+    advice: tuple[Advice, ...]
     plan_hash: str
 
     @property
@@ -68,28 +83,36 @@ class PoolPlan:
 
 def plan_pool(pool: ModelPool, model_config: Mapping[str, Any] | None = None) -> PoolPlan:
     """The plan of a pool. `model_config`: what its configMapRef holds, else not looked at. Raises PlanError."""
+    config = model_config_of(pool.spec, model_config)
+    request = request_of(pool, config)
+    try:
+        plan = plan_card(request)
+    except PlanError as error:
+        raise type(error)(f"{_blamed(request)}{error}") from error
+    if plan.undivided is not None:
+        raise plan.undivided
+    if plan.problem is not None or plan.cache is None or plan.partition is None:
+        raise _does_not_fit(plan)
+    return _pool_plan(pool.spec, config, plan, plan.cache, plan.partition)
+
+
+def request_of(pool: ModelPool, config: Mapping[str, Any]) -> PlanRequest:
+    """What a pool, with the config.json of its model, asks to be planned. Raises UnknownArchitectureError,
+    EngineUnknownError."""
     spec = pool.spec
-    config = model_config_of(spec, model_config)
-    model = read_architecture(config)
-    check_parallelism(spec.engine, model)
-    per_token, tokens = _bytes_per_token(spec, model), block_tokens(spec.engine)
-    per_block = Bytes(per_token * tokens)
-    partition = _partition(spec, model, per_block, tokens)
-    max_model_len = _max_model_len(spec, model)
-    plan = PoolPlan(
-        cap_blocks=Blocks(partition.kv_pool // per_block),
-        null_blocks=null_blocks(spec.engine),
-        block_tokens=tokens,
-        bytes_per_block=per_block,
-        bytes_per_token=per_token,
-        max_model_len=max_model_len,
-        groups=(LayerGroup(kind="Full", block_tokens=tokens),),
-        partition=partition,
-        assumptions=_assumptions(spec, model, partition),
-        plan_hash=_plan_hash(spec, config, max_model_len),
+    return PlanRequest(
+        config=config,
+        inputs=_inputs(spec),
+        kv=_kv_size(spec.memory.kv_pool),
+        card=Card(
+            memory=spec.gpu.memory_bytes,
+            weights=spec.memory.weight_bytes,
+            activation=spec.memory.activation_bytes,
+            other=spec.memory.other_bytes,
+            margin_percent=spec.memory.safety_margin_percent,
+        ),
+        platform=spec.gpu.platform,
     )
-    _check_longest_request(plan, _ways_out(spec, model))
-    return plan
 
 
 def model_config_of(spec: ModelPoolSpec, from_config_map: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -106,89 +129,137 @@ def model_config_of(spec: ModelPoolSpec, from_config_map: Mapping[str, Any] | No
     return from_config_map
 
 
-def _bytes_per_token(spec: ModelPoolSpec, model: DenseModel) -> Bytes:
-    spread = spec.engine.parallelism
-    element = kv_element_bytes(spec.model, model)
-    return model.kv_bytes_per_token(spread.tensor, widest_stage(model.layers, spread.pipeline), element)
-
-
-def _partition(spec: ModelPoolSpec, model: DenseModel, per_block: Bytes, tokens: Tokens) -> Partition:
-    spread, card = spec.engine.parallelism, spec.gpu.memory_bytes
-    stated = spec.memory.activation_bytes
-    sequences = spec.engine.max_num_seqs or default_max_num_seqs(card)
-    rest = Partition(
-        card=card,
-        weights=weights_per_gpu(model, weight_dtype(spec.model, model), spread.tensor, spread.pipeline),
-        activation=estimated_activation(model.vocabulary, sequences) if stated is None else stated,
-        kv_pool=Bytes(0),
-        safety_margin=Bytes(card * spec.memory.safety_margin_percent // 100),
-        other=estimated_other(spread.tensor),
+def _inputs(spec: ModelPoolSpec) -> EngineInputs:
+    model, engine, spread = spec.model, spec.engine, spec.engine.parallelism
+    if engine.type == "OpenAI":
+        raise UnknownArchitectureError(
+            "spec.engine.type: OpenAI stands for any engine, so nothing is known of its memory: quotas work on the pool"
+            " that the engine reports"
+        )
+    return EngineInputs(
+        engine=engine.type,
+        version=engine.version,
+        tensor=spread.tensor,
+        pipeline=spread.pipeline,
+        data=spread.data,
+        decode_context=spread.decode_context,
+        dtype=model.dtype,
+        weight_dtype=model.weight_dtype,
+        kv_dtype=_kv_dtype(model),
+        state_dtype=model.state_dtype,
+        block_tokens=engine.block_size,
+        max_model_len=_context(spec),
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        max_num_seqs=engine.max_num_seqs,
+        prefix_caching=engine.prefix_caching,
+        async_scheduling=engine.async_scheduling,
+        hybrid_manager=engine.hybrid_kv_cache_manager is not False,
+        speculative_tokens=_speculative_tokens(engine.speculation),
+        draft_layers=engine.speculation.draft_layers,
+        speculative=engine.speculation.config,
+        slots=engine.slots or 1,
+        unified=bool(engine.unified_kv_cache),
     )
-    asked = _kv_bytes(spec.memory.kv_pool, rest, per_block, tokens)
-    partition = replace(rest, kv_pool=Bytes(asked // per_block * per_block))
-    check_fits(partition, _ways_out(spec, model))
-    return partition
 
 
-def _kv_bytes(pool: KvPool, rest: Partition, per_block: Bytes, tokens: Tokens) -> int:
+def _kv_dtype(model: ServedModel) -> str:
+    """llama.cpp may keep K and V in two types, written K/V."""
+    if model.value_cache_dtype is None:
+        return model.kv_cache_dtype
+    keys = "fp16" if model.kv_cache_dtype == "auto" else model.kv_cache_dtype
+    return f"{keys}/{model.value_cache_dtype}"
+
+
+def _speculative_tokens(speculation: Speculation) -> int:
+    described = (speculation.config or {}).get("num_speculative_tokens")
+    if not isinstance(described, int) or described == speculation.tokens:
+        return speculation.tokens
+    if speculation.tokens:
+        raise EngineUnknownError(
+            f"spec.engine.speculation.tokens: {speculation.tokens}, and speculation.config says {described}: keep one"
+        )
+    return described
+
+
+def _context(spec: ModelPoolSpec) -> int | None:
+    """llama.cpp divides its context over the slots, and each is to hold a longest request."""
+    longest, slots = spec.model.max_model_len, spec.engine.slots
+    return longest if longest is None or slots is None else longest * slots
+
+
+def _kv_size(pool: KvPool) -> KvSize:
     if pool.hundredths is not None:
-        return rest.card * pool.hundredths // WHOLE
+        return KvPercent(pool.hundredths)
     if pool.byte_count is not None:
-        return pool.byte_count
+        return KvBytes(pool.byte_count)
     if pool.token_count is not None:
-        return -(-pool.token_count // tokens) * per_block
-    return max(0, rest.free)
+        return KvTokens(pool.token_count)
+    return KvRemainder()
 
 
-def _max_model_len(spec: ModelPoolSpec, model: DenseModel) -> Tokens:
-    longest = spec.model.max_model_len or model.max_positions
-    if longest is None:
-        raise ModelConfigError("max_position_embeddings: missing: set spec.model.maxModelLen")
-    return Tokens(longest)
+# What of a pool can be wrong for an engine, and the field of its inputs that says it.
+_BLAMED: Final = (
+    ("spec.engine.version", "version"),
+    ("spec.model.kvCacheDtype", "kv_dtype"),
+    ("spec.model.weightDtype", "weight_dtype"),
+    ("spec.model.dtype", "dtype"),
+    ("spec.model.stateDtype", "state_dtype"),
+    ("spec.engine.parallelism.decodeContext", "decode_context"),
+    ("spec.engine.parallelism.tensor", "tensor"),
+    ("spec.engine.parallelism.pipeline", "pipeline"),
+    ("spec.engine.blockSize", "block_tokens"),
+    ("spec.engine.speculation.config", "speculative"),
+    ("spec.engine.speculation.draftLayers", "draft_layers"),
+    ("spec.engine.speculation.tokens", "speculative_tokens"),
+    ("spec.engine.asyncScheduling", "async_scheduling"),
+    ("spec.engine.slots", "slots"),
+    ("spec.model.maxModelLen", "max_model_len"),
+)
 
 
-def _check_longest_request(plan: PoolPlan, ways_out: str) -> None:
-    needed = blocks_for(plan.groups, plan.max_model_len)
-    if needed <= plan.usable_blocks:
-        return
-    raise PoolTooSmallError(
-        f"the KV pool of {format_bytes(plan.partition.kv_pool)} has {max(0, plan.usable_blocks)} usable blocks of"
-        f" {plan.block_tokens} tokens, and one request of {plan.max_model_len} tokens needs {needed}, so the engine"
-        f" would not start: raise spec.memory.kvPool, or: {ways_out}"
+def _blamed(request: PlanRequest) -> str:
+    """The field without which the pool could be planned, as a beginning of the sentence; empty where there is none."""
+    default = EngineInputs(request.inputs.engine)
+    for path, name in _BLAMED:
+        without = replace(request.inputs, **{name: getattr(default, name)})
+        if without != request.inputs and _can_be_planned(replace(request, inputs=without)):
+            return f"{path}: "
+    return ""
+
+
+def _can_be_planned(request: PlanRequest) -> bool:
+    try:
+        plan_card(request)
+    except PlanError:
+        return False
+    return True
+
+
+def _does_not_fit(plan: CardPlan) -> PlanError:
+    problem = plan.problem or PartitionTooLargeError("nothing of the card is left for the KV cache")
+    return type(problem)(f"{problem}. {in_order(advise(plan, FIELDS))}")
+
+
+def _pool_plan(
+    spec: ModelPoolSpec, config: Mapping[str, Any], plan: CardPlan, cache: CachePlan, partition: Partition
+) -> PoolPlan:
+    return PoolPlan(
+        cap_blocks=Blocks(cache.blocks),
+        null_blocks=Blocks(cache.null_blocks),
+        block_tokens=Tokens(cache.block_tokens),
+        bytes_per_block=Bytes(cache.bytes_per_block),
+        bytes_per_token=Bytes(cache.bytes_per_token),
+        max_model_len=Tokens(cache.max_model_len),
+        groups=tuple(group.cost for group in cache.groups),
+        partition=partition,
+        assumptions=plan.assumptions,
+        warnings=cache.warnings,
+        advice=advise(plan, FIELDS),
+        plan_hash=_plan_hash(spec, config, cache.max_model_len),
     )
 
 
-def _ways_out(spec: ModelPoolSpec, model: DenseModel) -> str:
-    spread = spec.engine.parallelism
-    dtype = weight_dtype(spec.model, model)
-    now = weights_per_gpu(model, dtype, spread.tensor, spread.pipeline)
-    saved = now - weights_per_gpu(model, "fp8", spread.tensor, spread.pipeline)
-    quantise = f"fp8 saves {format_bytes(saved)}" if saved > 0 else f"a smaller type than {dtype}"
-    cache = (
-        "quantise the KV cache (spec.model.kvCacheDtype: fp8) and " if kv_element_bytes(spec.model, model) > 1 else ""
-    )
-    return (
-        f"Ways out, in this order: 1. quantise the weights (spec.model.weightDtype: {quantise});"
-        f" 2. {cache}lower spec.memory.kvPool, or shorten the context (spec.model.maxModelLen);"
-        " 3. more GPUs (spec.engine.parallelism.tensor and spec.gpu.count)"
-    )
-
-
-def _assumptions(spec: ModelPoolSpec, model: DenseModel, partition: Partition) -> tuple[str, ...]:
-    stated, known = spec.model.max_model_len, model.max_positions
-    sequences = spec.engine.max_num_seqs or default_max_num_seqs(partition.card)
-    sentences = {
-        f"activation is estimated at {format_bytes(partition.activation)} for {sequences} sequences in a step"
-        f" and {model.vocabulary} entries of the vocabulary": spec.memory.activation is None,
-        f"CUDA context, communication and graphs are estimated at {format_bytes(partition.other)}": True,
-        f"the engine is told to allow more tokens than the model's config says ({known})": (
-            stated is not None and known is not None and stated > known
-        ),
-    }
-    return tuple(sentence for sentence, holds in sentences.items() if holds)
-
-
-def _plan_hash(spec: ModelPoolSpec, config: Mapping[str, Any], max_model_len: Tokens) -> str:
+def _plan_hash(spec: ModelPoolSpec, config: Mapping[str, Any], max_model_len: int) -> str:
     """First 16 hex digits of the SHA-256 of what a tenant's share in tokens depends on."""
     inputs = {
         "model": spec.model.model_copy(update={"config": None}).as_written(),

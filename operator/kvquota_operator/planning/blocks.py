@@ -5,14 +5,14 @@ Decides the worth of a share in blocks of a pool of known size. Pure.
 Invariants:
 
 1. A percent and an amount of bytes are rounded down: parts that sum to the whole never sum to more than it.
-2. Tokens are rounded up to whole blocks: a share of T tokens holds T tokens.
+2. Tokens are rounded up to whole blocks: a share of T tokens holds one request of T tokens.
 
 It does not know whose share it is, nor over how many pods it holds.
 """
 
 from __future__ import annotations
 
-from kvquota_api.amounts import Blocks, percent_of
+from kvquota_api.amounts import Blocks, Tokens, minus, percent_of
 from kvquota_api.pod_config import KvPlan
 from kvquota_api.quota import Share
 
@@ -23,7 +23,7 @@ def usable_blocks(kv: KvPlan, measured: int | None) -> Blocks:
     `measured`: blocks with the null block as the engine counts them, None while it has not said so.
     """
     size = kv.cap_blocks if measured is None else min(kv.cap_blocks, measured)
-    return Blocks(max(0, size - kv.null_blocks))
+    return minus(Blocks(size), Blocks(kv.null_blocks))
 
 
 def blocks_of(share: Share, whole: Blocks, kv: KvPlan) -> Blocks:
@@ -32,4 +32,4 @@ def blocks_of(share: Share, whole: Blocks, kv: KvPlan) -> Blocks:
         return percent_of(whole, share.hundredths)
     if share.byte_count is not None:
         return Blocks(share.byte_count // kv.bytes_per_block)
-    return Blocks(-(-(share.token_count or 0) // kv.block_tokens))
+    return kv.worth.blocks(Tokens(share.token_count or 0))

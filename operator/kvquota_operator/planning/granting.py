@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from kvquota_api.amounts import Blocks, Tokens
+from kvquota_api.amounts import Blocks, Tokens, plus
 from kvquota_api.memory.blocks import blocks_for
 from kvquota_api.pod_config import KvPlan, TenantShare
 from kvquota_operator.planning.blocks import blocks_of
@@ -59,8 +59,8 @@ class Division:
 
     usable: Blocks
     limit: Blocks
-    softs_asked: int
-    softs_given: int
+    softs_asked: Blocks
+    softs_given: Blocks
     grants: Mapping[str, Grant]
     shares: tuple[TenantShare, ...]
 
@@ -100,7 +100,7 @@ def _ceiling(quota: EffectiveQuota, usable: Blocks, kv: KvPlan) -> _Ceiling:
 
 
 def _spread(quota: EffectiveQuota, rooms: Sequence[PodRoom], kv: KvPlan) -> Sequence[_Ceiling]:
-    together = Blocks(sum(room.usable for room in rooms))
+    together = plus(*(room.usable for room in rooms))
     total = together if quota.hard is None else blocks_of(quota.hard, together, kv)
     served = pods_served(total, longest_request(quota.max_context_tokens, kv), len(rooms))
     limit = quota.max_concurrent_requests
@@ -151,8 +151,8 @@ def _divide(
     return Division(
         usable=room.usable,
         limit=limit,
-        softs_asked=sum(asked.values()) + sum(softs[share.id] for share in room.kept),
-        softs_given=sum(softs.values()),
+        softs_asked=plus(*asked.values(), *(softs[share.id] for share in room.kept)),
+        softs_given=plus(*softs.values()),
         grants=grants,
         shares=tuple(grants[tenant].share for tenant in sorted(grants)),
     )

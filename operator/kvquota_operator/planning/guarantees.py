@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kvquota_api.amounts import Blocks, Hundredths, percent_of
+from kvquota_api.amounts import Blocks, Hundredths, minus, percent_of, plus
 
 
 def guarantee_limit(usable: Blocks, shed_enter_percent: int) -> Blocks:
@@ -28,8 +28,7 @@ def guarantee_limit(usable: Blocks, shed_enter_percent: int) -> Blocks:
 def given_softs(asked: Mapping[str, Blocks], kept: Mapping[str, Blocks], limit: Blocks) -> dict[str, Blocks]:
     """The soft of every tenant, by id; `asked` and `kept` name different tenants."""
     held = _scaled(kept, limit)
-    room = Blocks(limit - sum(held.values()))
-    return {**held, **_scaled(asked, room)}
+    return {**held, **_scaled(asked, minus(limit, plus(*held.values())))}
 
 
 def _scaled(softs: Mapping[str, Blocks], limit: Blocks) -> dict[str, Blocks]:

@@ -1,17 +1,23 @@
 """Amounts as a status and a sentence write them.
 
-Decides the two faces of an amount of KV cache: blocks, and the tokens that fit in them. Pure.
+Decides the two faces of an amount of KV cache: blocks, and the tokens that fit in them; and how a part of a card is
+written. Pure.
 
-Invariant: nothing is larger than a status can carry, however large a card or a claim is.
+Invariants:
+
+1. Nothing is larger than a status can carry, however large a card or a claim is.
+2. Parts of a card are written rounded down, so what is written never sums to more than the parts do.
 """
 
 from __future__ import annotations
 
 from typing import Final, overload
 
+from kvquota_api.amounts import Bytes, format_quantity
 from kvquota_api.pod_config import KvPlan
 from kvquota_api.quota import KvAmount
 
+MIB: Final = 2**20  # bytes: the grain of what a status says of a card; finer figures differ from start to start
 MAX_COUNT: Final = 2**53  # of anything in a status: what JSON carries exactly in every client
 
 
@@ -26,9 +32,14 @@ def amount(blocks: int, kv: KvPlan) -> KvAmount: ...
 def amount(blocks: int | None, kv: KvPlan) -> KvAmount | None: ...
 def amount(blocks: int | None, kv: KvPlan) -> KvAmount | None:
     """`blocks` and the tokens that they hold; None stays None."""
-    return None if blocks is None else KvAmount(blocks=counted(blocks), tokens=counted(blocks * kv.block_tokens))
+    return None if blocks is None else KvAmount(blocks=counted(blocks), tokens=counted(kv.worth.tokens(blocks)))
+
+
+def memory_quantity(size: int) -> str:
+    """A part of a card of `size` bytes as a quantity of whole MiB ("36Gi", "1177Mi"); below 1 MiB in bytes."""
+    return format_quantity(Bytes(size // MIB * MIB or size))
 
 
 def in_words(blocks: int, kv: KvPlan) -> str:
     """An amount as a sentence says it: "7,372 blocks (117,952 tokens)"."""
-    return f"{blocks:,} blocks ({blocks * kv.block_tokens:,} tokens)"
+    return f"{blocks:,} blocks ({kv.worth.tokens(blocks):,} tokens)"

@@ -17,7 +17,7 @@ from typing import Final
 
 from kvquota_api.amounts import WHOLE
 from kvquota_api.memory.blocks import LayerGroup
-from kvquota_api.memory.engines import null_blocks
+from kvquota_api.memory.vllm.capacity import NULL_BLOCKS
 from kvquota_api.model_pool import ModelPoolSpec
 from kvquota_api.pod_config import KvPlan
 from kvquota_api.usage import UsageReport
@@ -27,7 +27,7 @@ LONGEST_CONTEXT: Final = 2**31 - 1  # tokens: the bound of every length in the A
 
 def measured_plan(spec: ModelPoolSpec, reports: Iterable[UsageReport]) -> KvPlan | None:
     """The plan by these reports; None while no engine has said how many blocks of which size it has."""
-    kept_back = null_blocks(spec.engine)
+    kept_back = NULL_BLOCKS if spec.engine.type == "vLLM" else 0
     engines = [
         (report.engine.blocks, report.engine.block_tokens)
         for report in reports

@@ -24,6 +24,7 @@ from kvquota_api.conditions import (
     PODS_GOVERNED,
     USAGE_OBSERVED,
 )
+from kvquota_api.memory.errors import UnknownArchitectureError
 from kvquota_api.memory.plan import PoolPlan
 from kvquota_api.model_pool import ModelPool
 from kvquota_api.pod_config import KvPlan, PodConfig
@@ -69,7 +70,9 @@ def _plan_problem(facts: PoolFacts) -> Verdict | None:
     problem, kv = facts.basis.problem, facts.basis.kv
     if problem is None:
         return None
-    if kv is None:
+    if kv is None and problem.reason == UnknownArchitectureError.reason:
+        meanwhile = "A pod gets its config when its engine has reported its blocks"
+    elif kv is None:
         meanwhile = "No plan was ever valid: pods get no config until this is corrected"
     elif facts.basis.measured:
         meanwhile = f"Quotas hold on what the engines report: {_size(kv)}"
@@ -111,11 +114,16 @@ def _planned(basis: Basis) -> Verdict:
 
 
 def _assumed(plan: PoolPlan) -> tuple[str, ...]:
-    return (f"Assumed: {'; '.join(plan.assumptions)}",) if plan.assumptions else ()
+    """What the engine would not take as it is, and what nobody stated."""
+    return tuple(
+        f"{title}: {'; '.join(sentences)}"
+        for title, sentences in (("Warning", plan.warnings), ("Assumed", plan.assumptions))
+        if sentences
+    )
 
 
 def _size(kv: KvPlan) -> str:
-    tokens = kv.cap_blocks * kv.block_tokens
+    tokens = kv.worth.tokens(kv.cap_blocks)
     return (
         f"{kv.cap_blocks:,} blocks ({tokens:,} tokens, {format_bytes(kv.cap_blocks * kv.bytes_per_block)} on one GPU)"
     )

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from kvquota_api.amounts import Tokens, format_quantity
+from kvquota_api.amounts import Tokens
 from kvquota_api.conditions import Condition
 from kvquota_api.memory.partition import Partition
 from kvquota_api.memory.plan import PoolPlan
 from kvquota_api.model_pool import ModelPool
 from kvquota_api.pod_config import KvPlan
-from kvquota_api.pool_status import CapacityLine, MemoryParts, ModelPoolStatus, PodCounts, PoolKv, PoolMemory
+from kvquota_api.pool_status import Advice, CapacityLine, MemoryParts, ModelPoolStatus, PodCounts, PoolKv, PoolMemory
 from kvquota_api.resource import StatusModel
 from kvquota_api.tenant_quota import TenantQuota, TenantQuotaStatus
-from kvquota_operator.reconcile.amounts import amount, counted
+from kvquota_operator.reconcile.amounts import amount, counted, memory_quantity
 from kvquota_operator.reconcile.observed import InvalidSeen
 from kvquota_operator.reconcile.pods import PodsSeen
 from kvquota_operator.reconcile.pool_conditions import PoolFacts
@@ -92,29 +92,30 @@ def pool_status(
             state=pool_state(facts, verdicts),
             plan_hash=None if plan is None else plan.plan_hash,
             memory=None if plan is None else PoolMemory(planned=_parts(plan.partition)),
-            kv=None if facts.basis.kv is None or sums is None else _kv(facts.basis.kv, sums),
+            kv=None if facts.basis.kv is None or sums is None else _kv(facts.basis.kv, plan, sums),
             pressure_percent=None if sums is None else sums.pressure_percent,
             rung=None if sums is None else sums.rung,
             recent=None if sums is None else sums.recent,
             capacity=() if plan is None else _capacity(plan, facts.pool),
             pods=_pods(facts.pods),
+            advice=() if plan is None else _advice(plan),
         )
     )
 
 
 def _parts(partition: Partition) -> MemoryParts:
     return MemoryParts(
-        weights=format_quantity(partition.weights),
-        activation=format_quantity(partition.activation),
-        kv_pool=format_quantity(partition.kv_pool),
-        other=format_quantity(partition.other),
-        safety_margin=format_quantity(partition.safety_margin),
+        weights=memory_quantity(partition.weights),
+        activation=memory_quantity(partition.activation),
+        kv_pool=memory_quantity(partition.kv_pool),
+        other=memory_quantity(partition.other),
+        safety_margin=memory_quantity(partition.safety_margin),
     )
 
 
-def _kv(kv: KvPlan, sums: PoolSums) -> PoolKv:
+def _kv(kv: KvPlan, plan: PoolPlan | None, sums: PoolSums) -> PoolKv:
     return PoolKv(
-        bytes_per_token=counted(kv.bytes_per_block // kv.block_tokens),
+        bytes_per_token=counted(kv.bytes_per_block // kv.block_tokens if plan is None else plan.bytes_per_token),
         block_tokens=counted(kv.block_tokens),
         bytes_per_block=counted(kv.bytes_per_block),
         cap=amount(kv.cap_blocks, kv),
@@ -134,6 +135,10 @@ def _capacity(plan: PoolPlan, pool: ModelPool | InvalidSeen) -> tuple[CapacityLi
         )
         for each in mix
     )
+
+
+def _advice(plan: PoolPlan) -> tuple[Advice, ...]:
+    return tuple(Advice(reason=each.reason, message=each.message) for each in plan.advice)
 
 
 def _pods(pods: PodsSeen) -> PodCounts:

@@ -7,6 +7,8 @@ import asyncio
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
 
 from kvquota_cli.checking import Verdict, check
 from kvquota_cli.errors import CliError, ExitCode
@@ -14,10 +16,13 @@ from kvquota_cli.manifests.files import expand, read_all
 from kvquota_cli.manifests.last_good import InForce
 from kvquota_cli.manifests.places import Finding
 
+_STDIN: Final = Path("/dev/stdin")
+
 
 def run(arguments: argparse.Namespace) -> ExitCode:
     """Print the findings. PROBLEM when one of them is an error. Raises CliError when there is nothing to check."""
-    documents, findings = read_all(expand(arguments.paths))
+    paths = [_STDIN if path == Path("-") else path for path in arguments.paths]
+    documents, findings = read_all(expand(paths))
     verdict = asyncio.run(check(InForce(documents, findings), arguments.namespace, datetime.now(UTC)))
     if not verdict.findings and not verdict.checked:
         raise CliError("no ModelPool, TenantQuota, Secret or ConfigMap is in these files: name files that have some")

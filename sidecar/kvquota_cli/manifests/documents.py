@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import yaml
 
+from kvquota_api.quoting import quoted
 from kvquota_cli.manifests.places import FieldPath, Finding, Place, line_of
 
 MAX_DEPTH: Final = 64  # levels; the deepest field of our resources is at 9
@@ -153,7 +154,10 @@ class _Builder:
         return built
 
     def _scalar(self, node: yaml.Node) -> Any:
-        built = self.loader.construct_object(node)
+        try:
+            built = self.loader.construct_object(node)
+        except ValueError as error:  # Python does not read an integer of more than 4300 digits
+            raise self._error(node, f"{quoted(node.value)} is not a number that an API server takes") from error
         if isinstance(built, float) and not math.isfinite(built):
             raise self._error(node, f"{node.value} is not a number that an API server takes")
         if built is not None and not isinstance(built, str | int | float):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvquota_api.amounts import Blocks, Tokens
+from kvquota_api.memory.worth import Worth
 from kvquota_api.pod_config import TenantShare
 
 Wait = Callable[[int], float]  # an amount -> seconds until that much is expected to be given back
@@ -59,7 +60,7 @@ class Pool:
     reserve: Blocks
     claimed: Blocks
     other_softs: Blocks
-    block_tokens: int
+    worth: Worth
     max_model_len: Tokens
     shadow: bool
     wait: Wait
@@ -78,4 +79,4 @@ class Case:
 
     def tokens(self, blocks: int) -> int:
         """Blocks as a reader of messages counts them: tokens that they hold."""
-        return blocks * self.pool.block_tokens
+        return self.pool.worth.tokens(blocks)

@@ -23,6 +23,8 @@ from functools import partial
 from typing import Final
 
 from kvquota_api.amounts import Blocks, Tokens
+from kvquota_api.memory.blocks import LayerGroup
+from kvquota_api.memory.worth import Worth
 from kvquota_api.pod_config import MAX_TENANTS, PodConfig
 from kvquota_api.usage import PoolUsage, Rung, TenantUsage
 from kvquota_sidecar.admission.case import Case, Pool
@@ -45,6 +47,7 @@ __all__ = [
 ]  # fmt: skip
 
 SPREAD: Final = 0.25  # of a wait: how far clients that were refused together come back apart
+_NO_WORTH: Final = Worth((LayerGroup("Full", 1),), Tokens(1))  # before the first config a block counts as a token
 MAX_ACCOUNTS: Final = 2 * MAX_TENANTS  # those of the config, and as many that it named before, for their totals
 
 
@@ -66,7 +69,7 @@ class Books:
         self._accounts: dict[str, Account] = {}
         self._entries: dict[int, Entry] = {}
         self._tickets = itertools.count(1)
-        self._block_tokens = 0
+        self._worth = _NO_WORTH
         self._charged = 0  # ΣC
         self._claims = 0  # what all tenants together may still claim of their softs
         self._drain = Drain()
@@ -87,7 +90,7 @@ class Books:
             before, account.share = account.hard, shares.get(account.tenant)
             account.pressed = account.pressed and account.hard <= before
             account.shadow = "Shadow" in {config.enforcement, account.enforcement}
-        self._block_tokens = config.kv.block_tokens
+        self._worth = config.kv.worth
         self._draw(config)
         self._forget()
         self._step(now)
@@ -162,7 +165,7 @@ class Books:
         if account is None or self._in_force is None:
             return None
         pressure = self._step(now)
-        return room_of(account, self._in_force.lines, self._block_tokens, self._rung, pressure)
+        return room_of(account, self._in_force.lines, self._worth, self._rung, pressure)
 
     def pool_usage(self, now: float) -> PoolUsage | None:
         """The pool's part of the report; None without a config."""
@@ -251,10 +254,10 @@ class Books:
         return tuple(endings)
 
     def _end(self, account: Account, victim: Entry, now: float) -> Ending:
-        size = self._block_tokens
+        tokens = self._worth.tokens
         wait = account.blocks_drain.wait(victim.charge, now)
         hard = max(account.hard, victim.hard)
-        refusal = self._spread(grown_past_hard(account.tenant, account.charged * size, hard * size, wait))
+        refusal = self._spread(grown_past_hard(account.tenant, tokens(account.charged), tokens(hard), wait))
         self._close(account, victim, State.ENDED, now)
         account.pressed = True
         account.tally.refused("ended", refusal, now)

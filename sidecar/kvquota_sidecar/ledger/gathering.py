@@ -83,7 +83,7 @@ def pool_of(
         reserve=lines.reserve,
         claimed=Blocks(claims - account.unclaimed),
         other_softs=Blocks(lines.soft_sum - account.soft),
-        block_tokens=config.kv.block_tokens,
+        worth=config.kv.worth,
         max_model_len=Tokens(config.kv.max_model_len),
         shadow=config.enforcement == "Shadow",
         wait=wait,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from kvquota_api import usage
 from kvquota_api.amounts import Blocks
+from kvquota_api.memory.worth import Worth
 from kvquota_api.usage import Rung
 from kvquota_sidecar.admission.thresholds import Lines
 from kvquota_sidecar.ledger.accounts import Account
@@ -38,13 +39,13 @@ def _last_refusal(last: LastRefusal, now: float, wall: float) -> usage.Refusal:
     return usage.Refusal(code=last.refusal.code, message=last.refusal.message, at=wall - (now - last.at))
 
 
-def room_of(account: Account, lines: Lines, block_tokens: int, rung: Rung, pressure: float) -> Room:
+def room_of(account: Account, lines: Lines, worth: Worth, rung: Rung, pressure: float) -> Room:
     share = account.share
     return Room(
         reserved=Blocks(account.charged),
         soft=account.soft,
         hard=min(account.hard, lines.usable),
-        block_tokens=block_tokens,
+        worth=worth,
         in_flight=account.sequences,
         max_concurrent=None if share is None else share.max_concurrent_requests,
         rung=rung,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvquota_api.amounts import Blocks, Tokens
+from kvquota_api.memory.worth import Worth
 from kvquota_api.usage import Rung
 
 
@@ -12,14 +13,15 @@ from kvquota_api.usage import Rung
 class Room:
     """One tenant on this pod.
 
-    `reserved` is C(t) of docs/accounting.md, `hard` never more than the pool, both in blocks of `block_tokens` tokens.
+    `reserved` is C(t) of docs/accounting.md, `hard` never more than the pool, both in blocks; `worth` says what those
+    are in tokens.
     `in_flight` and `max_concurrent` count sequences; `pressure_percent` is of the pool, at least 0.
     """
 
     reserved: Blocks
     soft: Blocks
     hard: Blocks
-    block_tokens: int
+    worth: Worth
     in_flight: int
     max_concurrent: int | None
     rung: Rung
@@ -27,4 +29,4 @@ class Room:
 
     def tokens(self, amount: Blocks) -> Tokens:
         """What `amount` blocks can hold, in tokens."""
-        return Tokens(amount * self.block_tokens)
+        return self.worth.tokens(amount)

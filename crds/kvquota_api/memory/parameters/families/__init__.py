@@ -1,0 +1,1 @@
+"""How the weights of each family of models are built from its config."""

@@ -1,0 +1,151 @@
+"""What the options of `kvquota plan` ask for.
+
+Decides the request from the options, on top of what a ModelPool states. Pure but for the files that options name.
+
+Invariants:
+
+1. An option wins over the ModelPool, and the ModelPool over the engine's defaults.
+2. Options that contradict each other, or that the engine does not have, are a CliError: nothing is passed over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from typing import Any, Final
+
+from kvquota_api.memory.inputs import EngineInputs
+from kvquota_api.memory.planning import Card, KvBudget, KvBytes, KvSize, PlanRequest
+from kvquota_cli.errors import CliError
+from kvquota_cli.planning.dtypes import in_pool_words
+from kvquota_cli.planning.flags import ENGINES, given
+
+_FIELDS: Final = {
+    "engine_version": "version",
+    "tp": "tensor",
+    "pp": "pipeline",
+    "dp": "data",
+    "dcp": "decode_context",
+    "dtype": "dtype",
+    "weight_dtype": "weight_dtype",
+    "kv_dtype": "kv_dtype",
+    "mamba_ssm_dtype": "state_dtype",
+    "block_size": "block_tokens",
+    "max_model_len": "max_model_len",
+    "max_num_batched_tokens": "max_num_batched_tokens",
+    "max_num_seqs": "max_num_seqs",
+    "prefix_caching": "prefix_caching",
+    "async_scheduling": "async_scheduling",
+    "num_speculative_tokens": "speculative_tokens",
+    "draft_layers": "draft_layers",
+    "slots": "slots",
+    "kv_unified": "unified",
+}  # option to field of EngineInputs
+
+# Options that only some engines have, with the value that says nothing: the others would pass over what they say.
+_OF_ENGINES: Final = (
+    ("slots", 1, ("LlamaCpp",)),
+    ("kv_unified", False, ("LlamaCpp",)),
+    ("dcp", 1, ("vLLM",)),
+    ("speculative_config", None, ("vLLM",)),
+    ("async_scheduling", None, ("vLLM",)),
+    ("mamba_ssm_dtype", None, ("vLLM", "SGLang")),
+)
+_PARTS: Final = {"gpu_memory": "memory", "weights": "weights", "activation": "activation", "other": "other"}
+_NAMES: Final = {name: option for option, name in ENGINES.items()}
+
+
+def engine_inputs(arguments: argparse.Namespace, base: EngineInputs) -> EngineInputs:
+    """What the engine is started with. `base`: of the ModelPool, or the defaults. Raises CliError."""
+    changes = {_FIELDS[name]: value for name, value in given(arguments, tuple(_FIELDS)).items()}
+    if arguments.engine is not None:
+        changes["engine"] = ENGINES[arguments.engine]
+    if arguments.disable_hybrid_kv_cache_manager:
+        changes["hybrid_manager"] = False
+    if arguments.speculative_config is not None:
+        changes |= _speculation(arguments)
+    inputs = _in_one_spelling(replace(base, **changes))
+    _check(arguments, inputs)
+    return inputs
+
+
+def _in_one_spelling(inputs: EngineInputs) -> EngineInputs:
+    """The inputs with every type as a ModelPool spells it."""
+    return replace(
+        inputs,
+        dtype=in_pool_words(inputs.dtype),
+        weight_dtype=in_pool_words(inputs.weight_dtype),
+        kv_dtype=in_pool_words(inputs.kv_dtype),
+        state_dtype=in_pool_words(inputs.state_dtype),
+    )
+
+
+def _check(arguments: argparse.Namespace, inputs: EngineInputs) -> None:
+    for name, nothing, engines in _OF_ENGINES:
+        if getattr(arguments, name) not in (None, nothing) and inputs.engine not in engines:
+            option, having = f"--{name.replace('_', '-')}", " and ".join(_NAMES[each] for each in engines)
+            raise CliError(f"{option} is for {having} only, the engine is {_NAMES[inputs.engine]}: leave it out")
+    if inputs.tensor % inputs.decode_context:
+        raise CliError(f"--dcp {inputs.decode_context} does not divide --tp {inputs.tensor}: lower it, or raise --tp")
+
+
+def _speculation(arguments: argparse.Namespace) -> dict[str, Any]:
+    text = arguments.speculative_config
+    try:
+        config = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise CliError(f"--speculative-config is not JSON: {error}; give the object that vLLM takes") from error
+    if not isinstance(config, dict):
+        raise CliError("--speculative-config must be a JSON object, as vLLM takes it: give {...}")
+    stated, asked = config.get("num_speculative_tokens"), arguments.num_speculative_tokens
+    if None not in (stated, asked) and stated != asked:
+        raise CliError(
+            f"--num-speculative-tokens {asked} and --speculative-config say different numbers of tokens ({stated}):"
+            " keep one of them"
+        )
+    tokens = stated if asked is None else asked
+    if tokens is None:
+        return {"speculative": config}
+    if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:
+        raise CliError(f"--speculative-config: num_speculative_tokens {tokens!r} is not a whole number: correct it")
+    return {"speculative": config, "speculative_tokens": tokens}
+
+
+def plan_request(arguments: argparse.Namespace, base: PlanRequest) -> PlanRequest:
+    """The whole request. `base`: of the ModelPool, or of the model alone. Raises CliError."""
+    inputs = engine_inputs(arguments, base.inputs)
+    card = _card(arguments, base.card)
+    platform = base.platform if arguments.platform is None else arguments.platform
+    kv = _kv(arguments, base, inputs, card)
+    assumed = base.assumptions if arguments.engine is None else ()
+    return replace(base, inputs=inputs, card=card, platform=platform, kv=kv, assumptions=assumed)
+
+
+def _card(arguments: argparse.Namespace, base: Card | None) -> Card | None:
+    if base is None and arguments.gpu_memory is None:
+        return None
+    card = base or Card(arguments.gpu_memory)
+    changes = {
+        field: getattr(arguments, name) for name, field in _PARTS.items() if getattr(arguments, name) is not None
+    }
+    if arguments.gpu_memory_utilization is not None:
+        changes["margin_percent"] = None
+    return replace(card, **changes)
+
+
+def _kv(arguments: argparse.Namespace, base: PlanRequest, inputs: EngineInputs, card: Card | None) -> KvSize:
+    if arguments.kv_memory is not None and arguments.gpu_memory_utilization is not None:
+        raise CliError(
+            "--kv-memory and --gpu-memory-utilization both say how large the KV cache is: keep one of them; engines"
+            " pass over the second"
+        )
+    if arguments.kv_memory is not None:
+        return KvBytes(arguments.kv_memory)
+    if arguments.gpu_memory_utilization is not None and card is not None:
+        return KvBudget(arguments.gpu_memory_utilization)
+    if card is None and inputs.engine != "LlamaCpp" and not isinstance(base.kv, KvBytes):
+        raise CliError(
+            "how much memory is there? Give --gpu-memory (of the card, as in 79.18GiB) or --kv-memory (of the KV cache)"
+        )
+    return base.kv

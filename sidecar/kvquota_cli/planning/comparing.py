@@ -1,0 +1,233 @@
+"""`kvquota plan --from-log`: a plan with what an engine's start-up log says, and where the two differ.
+
+What a flag says wins over the log, and the log over the ModelPool: the question is why *this* engine came up so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, Final
+
+from kvquota_api.amounts import Bytes, format_bytes
+from kvquota_api.memory.errors import PlanError
+from kvquota_api.memory.planning import Card, CardPlan, KvBudget, KvBytes, PlanRequest, plan_card
+from kvquota_api.memory.presets import preset_names
+from kvquota_api.memory.startup_log import (
+    Difference,
+    LogFacts,
+    PlannedMemory,
+    Size,
+    card_memory,
+    compare,
+    facts_to_inputs,
+    kv_memory,
+    memory_fraction,
+    model_name,
+    parse_log,
+)
+from kvquota_api.memory.startup_log.facts import Refusal
+from kvquota_cli.errors import CliError, ExitCode
+from kvquota_cli.planning.answer import answer
+from kvquota_cli.planning.asking import plan_request
+from kvquota_cli.planning.drawing import Line, Segment, drawn
+from kvquota_cli.planning.flags import ENGINES
+from kvquota_cli.planning.pool_yaml import pool_yaml
+from kvquota_cli.planning.report import report
+from kvquota_cli.planning.showing import glyphs_of_output, show
+from kvquota_cli.planning.sources import ModelSource, read_text
+from kvquota_cli.wrapping import terminal_columns, wrapped
+
+MAX_LOG_BYTES: Final = 256 * 2**20  # a start-up log is a few hundred KiB; a day's log of requests is still read
+
+_TUNED: Final = ("-instruct", "-it", "-chat", "-base", "-hf")  # the same shape under another name
+_NAMES: Final = {name: option for option, name in ENGINES.items()}
+_SIZES: Final = frozenset({"kvBytes", "minBytes", "card", "weights", "activation", "nonTorch", "graphs"})
+_WORDS: Final = {"Equal": "same", "WithinRounding": "same, as it was rounded", "Different": "different"}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The log `file`, what it says, the plan made with it, and their figures side by side."""
+
+    facts: LogFacts
+    plan: CardPlan
+    differences: tuple[Difference, ...]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether no figure differs by more than its rounding, but for those that the plan estimates only."""
+        return all(each.verdict != "Different" or each.estimated for each in self.differences)
+
+
+def run(arguments: argparse.Namespace, source: ModelSource, base: PlanRequest) -> ExitCode:
+    """Print plan and differences. PROBLEM when a figure differs. Raises CliError, PlanError."""
+    facts = read_log(arguments)
+    try:
+        found = compared(facts, plan_request(arguments, with_log(facts, base)))
+    except (CliError, PlanError):
+        show(_failures(facts, terminal_columns()))
+        raise
+    said = report(source.name, found.plan, arguments.context)
+    if arguments.output == "json":
+        print(json.dumps({**answer(said), "log": _as_json(found)}, indent=2))
+    elif arguments.output == "yaml":
+        print(pool_yaml(arguments, source, found.plan), end="")
+    else:
+        columns = terminal_columns()
+        show((*drawn(said, glyphs_of_output(), columns), (), *lines_of(found, columns)))
+    return ExitCode.OK if found.agrees else ExitCode.PROBLEM
+
+
+def read_log(arguments: argparse.Namespace) -> LogFacts:
+    """What the log says. Raises CliError where it is of no engine that is known."""
+    facts = parse_log(read_text(arguments.from_log, "--from-log", MAX_LOG_BYTES))
+    if facts.engine is None:
+        known = ", ".join(ENGINES)
+        raise CliError(
+            f"--from-log {arguments.from_log}: no line of it is of an engine's start ({known}): name its start-up log",
+            ExitCode.NO_PLAN,
+        )
+    if arguments.engine is not None and ENGINES[arguments.engine] != facts.engine:
+        raise CliError(f"--engine {arguments.engine}: the log is of {_NAMES[facts.engine]}: leave --engine out")
+    return facts
+
+
+def preset_of_log(arguments: argparse.Namespace) -> str:
+    """The preset whose name the log has, whatever its publisher calls the tuned variant. Raises CliError."""
+    called = model_name(read_log(arguments))
+    if called is None:
+        raise CliError("--from-log needs --model too: the log does not say which model it is of; give its config.json")
+    name, names = called.rstrip("/").rpartition("/")[2].lower(), preset_names()
+    for suffix in ("", *_TUNED):
+        if name.removesuffix(suffix) in names:
+            return name.removesuffix(suffix)
+    raise CliError(f"--from-log needs --model too: give the config.json of the model that the log calls {called}")
+
+
+def with_log(facts: LogFacts, base: PlanRequest) -> PlanRequest:
+    """The request with what the log says in place of what was a default or the ModelPool's."""
+    said = facts_to_inputs(facts)
+    platform = said.pop("platform", base.platform)
+    base = replace(base, inputs=replace(base.inputs, **said), platform=platform, assumptions=())
+    budget, total, part = _budget(facts), card_memory(facts), memory_fraction(facts)
+    card = base.card if total is None else replace(base.card or Card(Bytes(total.bytes)), memory=Bytes(total.bytes))
+    if budget is not None and budget.bytes > 0:
+        return replace(base, card=card, kv=KvBytes(Bytes(budget.bytes)))
+    return replace(base, card=card, kv=base.kv if part is None else KvBudget(part.value))
+
+
+def _budget(facts: LogFacts) -> Size | None:
+    """What the engine has for its cache; where it refused to start, what its refusal says."""
+    refused = [each.available for each in facts.refusals if each.kind == "LengthAboveMemory" and each.available]
+    return kv_memory(facts) or next(iter(refused), None)
+
+
+def compared(facts: LogFacts, request: PlanRequest) -> Comparison:
+    """The plan of the request beside the log. Raises PlanError."""
+    plan = plan_card(request)
+    if plan.cache is None:
+        return Comparison(facts, plan, ())
+    return Comparison(facts, plan, compare(facts, plan.cache, plan.inputs, _planned(plan)))
+
+
+def _planned(plan: CardPlan) -> PlannedMemory:
+    size = plan.request.kv.size if isinstance(plan.request.kv, KvBytes) else None
+    parts = plan.partition
+    if parts is None:
+        return PlannedMemory(kv=size)
+    return PlannedMemory(card=parts.card, kv=size, weights=parts.weights, activation=parts.activation)
+
+
+def lines_of(found: Comparison, columns: int) -> tuple[Line, ...]:
+    """The comparison as a person reads it."""
+    facts = found.facts
+    lines = [*_wrapped(_heading(facts), columns, "bold")]
+    for each in found.differences:
+        wrong = each.verdict == "Different" and not each.estimated
+        lines.extend(_wrapped(_sentence(each), columns, "red" if wrong else ""))
+    if not found.differences:
+        lines.extend(_wrapped("  The log has no figure that the plan has too.", columns, ""))
+    return (*lines, *_failures(facts, columns))
+
+
+def _failures(facts: LogFacts, columns: int) -> tuple[Line, ...]:
+    """Why the engine did not start, or ended."""
+    refused = [f"  line {each.line}:  the engine refused to start: {_refused(each)}" for each in facts.refusals]
+    ended = [
+        f"  line {each.line}:  the engine ran out of memory for {format_bytes(each.tried.bytes)}"
+        for each in facts.out_of_memory
+    ]
+    return tuple(line for sentence in (*refused, *ended) for line in _wrapped(sentence, columns, "red"))
+
+
+def _refused(refusal: Refusal) -> str:
+    """The figures of a refusal, as far as it has them."""
+    figures = (
+        ("{:,} tokens at most in a request", refusal.length),
+        ("{:,} fit", refusal.capacity),
+        ("{:,} sequences", refusal.sequences),
+        ("{} needed", refusal.needed and format_bytes(refusal.needed.bytes)),
+        ("{} available", refusal.available and format_bytes(refusal.available.bytes)),
+        ("{:,} tokens would fit", refusal.estimated_length),
+    )
+    said = ", ".join(words.format(value) for words, value in figures if value is not None)
+    return f"{refusal.kind} ({said})" if said else refusal.kind
+
+
+def _heading(facts: LogFacts) -> str:
+    version = "" if facts.version is None else f" {facts.version.value}"
+    starts = f", the last of {facts.starts} starts" if facts.starts > 1 else ""
+    return f"Beside the log of {_NAMES[facts.engine or 'vLLM']}{version}{starts}:"
+
+
+def _sentence(each: Difference) -> str:
+    engine, plan = _figure(each, each.engine), _figure(each, each.plan)
+    relative = "" if each.relative is None or each.verdict == "Equal" else f" ({float(each.relative):+.2%})"
+    cause = "" if each.cause is None else f": {each.cause}"
+    unknown = ""
+    if each.verdict == "Different" and each.cause is None:
+        unknown = ": an estimate" if each.estimated else ": the log does not tell why"
+    return (
+        f"  line {each.line}:  {each.subject}: engine {engine}, plan {plan}, {_WORDS[each.verdict]}{relative}"
+        f"{cause}{unknown}"
+    )
+
+
+def _figure(each: Difference, value: Fraction) -> str:
+    if each.subject in _SIZES:
+        return format_bytes(int(value))
+    return f"{float(value):.2f}" if each.subject == "concurrency" else f"{int(value):,}"
+
+
+def _wrapped(text: str, columns: int, colour: str) -> tuple[Line, ...]:
+    return tuple((Segment(line, colour),) for line in wrapped(text, columns))
+
+
+def _as_json(found: Comparison) -> dict[str, Any]:
+    facts = found.facts
+    return {
+        "engine": None if facts.engine is None else _NAMES[facts.engine],
+        "version": None if facts.version is None else facts.version.value,
+        "starts": facts.starts,
+        "agrees": found.agrees,
+        "differences": [_difference(each) for each in found.differences],
+        "refusals": [{"kind": each.kind, "figures": _refused(each), "line": each.line} for each in facts.refusals],
+        "outOfMemory": [{"line": each.line, "triedBytes": each.tried.bytes} for each in facts.out_of_memory],
+    }
+
+
+def _difference(each: Difference) -> dict[str, Any]:
+    exact = float if each.subject == "concurrency" else int
+    return {
+        "subject": each.subject,
+        "engine": exact(each.engine),
+        "plan": exact(each.plan),
+        "rounding": float(each.rounding),
+        "relative": None if each.relative is None else float(each.relative),
+        "verdict": each.verdict,
+        "cause": each.cause,
+        "line": each.line,
+    }
