@@ -49,7 +49,7 @@ test: parts ## every test on all real parts (WORKERS=3 at once, ARGS=... are pas
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup $(ARGS)
 
 test-fast: setup ## unit and property tests with the coverage gate: no network, no real parts
-	@$(BIN)/python -m pytest tests/unit tests/properties --cov --cov-report= $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses 2 tests/unit tests/properties --cov --cov-report= $(ARGS)
 	@$(BIN)/python -m coverage report --fail-under=100 --include="$(PURE)"
 
 test-long: setup ## the property tests on many more and new examples (hours)

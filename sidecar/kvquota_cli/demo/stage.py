@@ -14,7 +14,7 @@ from kvquota_sidecar.sidecar import Sidecar
 
 T = TypeVar("T")
 
-SETTLE_SECONDS: Final = 60.0  # a second or two on an idle machine; an engine that shares its cores lets go step by step
+SETTLE_SECONDS: Final = 60.0  # for a second or two on an idle machine; a busy engine lets go step by step
 LOOK_SECONDS: Final = 0.05
 
 
