@@ -69,7 +69,7 @@ class KvFormat:
     def head_bytes(self, key_dim: int, value_dim: int) -> int:
         """Bytes of K and V of one token in one head.
 
-        The backend for values that are not as wide as keys (FlashAttentionDiffKVBackend) leaves the page without scales.
+        The backend for values of another width than keys (FlashAttentionDiffKVBackend) leaves the scales out.
         """
         if self.packed and self.name in _SCALED:
             half = 2 if self.name == "int4_per_token_head" else 1
