@@ -1,7 +1,7 @@
 """How the time of reading a start-up log grows: `python tests/bench/log_speed.py`.
 
-Prints, for texts that provoke every pattern of the reader, the CPU milliseconds of 200 kB and of 2 MB, and their ratio. A
-linear reader has ratios around 10, a quadratic one around 100.
+Prints, for texts that provoke every pattern of the reader, the CPU milliseconds of 200 kB and of 2 MB, and their ratio.
+A linear reader has ratios around 10, a quadratic one around 100.
 """
 
 from __future__ import annotations
