@@ -75,8 +75,6 @@ def test_a_pool_finds_the_config_map_of_its_own_file(tmp_path: Path) -> None:
         pytest.param("", id="no ConfigMap at all"),
         pytest.param(CONFIG_MAP.replace("configs", "another"), id="another one"),
         pytest.param(CONFIG_MAP.replace("config.json", "other.json"), id="without the key"),
-        pytest.param(CONFIG_MAP.replace('{"model_type"', "{model_type"), id="with something that is no JSON"),
-        pytest.param(CONFIG_MAP.replace('{"model_type": "llama"}', "[]"), id="with JSON that is no object"),
     ],
 )
 def test_a_config_map_that_is_elsewhere_is_asked_for(others: str, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def read_model_config(config_map: Body | None, key: str) -> Mapping[str, Any] | 
     text = _mapping(_mapping(config_map).get("data")).get(key)
     try:
         content = json.loads(text) if isinstance(text, str) else None
-    except ValueError:
+    except (ValueError, RecursionError):  # a number of thousands of digits, thousands of levels
         return None
     return content if isinstance(content, dict) else None
 

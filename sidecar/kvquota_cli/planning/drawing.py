@@ -150,7 +150,7 @@ def _parts(parts: Partition, glyphs: Glyphs) -> tuple[_Part, ...]:
 
 
 def _percent(size: int, card: int) -> str:
-    percent = size * 100 / card
+    percent = size * 100 / max(1, card)
     return "<1 %" if 0 < percent < 1 else f"{percent:.0f} %"
 
 
