@@ -55,7 +55,7 @@ def test_a_config_map_of_the_same_namespace_is_taken() -> None:
 
 
 def test_a_config_map_of_another_namespace_is_not() -> None:
-    with pytest.raises(ModelConfigError, match="ConfigMap configs, or its key config.json, is not there"):
+    with pytest.raises(ModelConfigError, match=r"ConfigMap configs, or its key config\.json, is not there"):
         read(config_map(QWEN, "other"), pool(config=REFERENCE))
 
 

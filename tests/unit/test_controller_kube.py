@@ -40,7 +40,7 @@ EVENTS = "/apis/events.k8s.io/v1/namespaces/inference/events"
 
 
 class FakeApi:
-    """Objects by path. `down`: raised by everything, `refused` by path.
+    """Objects by path. `down`: raised by everything, `refused` by path, `slow`: seconds of a list by path.
 
     A watch tells what `tell` is given, and no other change.
     """
@@ -50,6 +50,7 @@ class FakeApi:
         self.version = 0
         self.down: Exception | None = None
         self.refused: dict[str, Exception] = {}
+        self.slow: dict[str, float] = {}
         self.news: dict[str, asyncio.Queue[Json]] = {}
         self.selectors: list[str] = []
 
@@ -89,6 +90,7 @@ class FakeApi:
 
     async def list(self, path: str, selector: str = "") -> tuple[list[Json], str]:
         self._answer()
+        await asyncio.sleep(self.slow.get(path, 0.0))
         self.selectors.append(selector)
         return [copy.deepcopy(each) for key, each in self.objects.items() if key.startswith(f"{path}/")], str(
             self.version
@@ -169,6 +171,29 @@ def test_what_is_listed_is_observed_and_touched() -> None:
         assert (seen.key, seen.quotas, seen.invalid, seen.pods, seen.configs) == (LLAMA, (), (), (), {})
 
     play(story)
+
+
+def test_a_started_operator_sees_no_pool_before_it_sees_the_pools_quotas() -> None:
+    """It would take every tenant's share and key away until the quotas' list has come."""
+
+    async def whole() -> list[int]:
+        scene = Scene()
+        scene.api.store(f"{QUOTAS}/search", quota("search"))
+        scene.api.slow[QUOTAS] = 5.0
+        quotas: list[int] = []
+
+        async def looks() -> None:
+            quotas.append(len((await scene.observe()).quotas))
+
+        async with asyncio.TaskGroup() as passes:
+            running = asyncio.create_task(scene.cluster.run(lambda _: passes.create_task(looks()) and None))
+            await asyncio.sleep(30)
+        running.cancel()
+        await asyncio.wait([running])
+        return quotas
+
+    quotas = virtual_time.run(whole())
+    assert (len(quotas) > 0, set(quotas)) == (True, {1})
 
 
 def test_a_pool_that_nobody_knows_is_not_there() -> None:

@@ -197,14 +197,18 @@ class KubeCluster:
             reads.sweep()
 
     async def _list_all(self) -> None:
+        """Take pools and quotas at once: a pass between the two would see a pool that has no tenants."""
+        lists = {kind: await self._list(plural) for kind, plural in PLURALS.items()}
+        before = self._objects.changes
+        for kind, (bodies, version) in lists.items():
+            self._objects.replace(kind, bodies, version)
+        if self.listed.is_set() and self._objects.changes != before:
+            self._metrics.resync_found()
+
+    async def _list(self, plural: str) -> tuple[list[Json], str]:
         """Lists of several namespaces are one list: each has what was there at its own version."""
-        for kind, plural in PLURALS.items():
-            lists = [await self._api.list(object_path(KVQUOTA, each, plural)) for each in self._namespaces]
-            found = [body for bodies, _ in lists for body in bodies]
-            before = self._objects.changes
-            self._objects.replace(kind, found, min((version for _, version in lists), key=int))
-            if self.listed.is_set() and self._objects.changes != before:
-                self._metrics.resync_found()
+        lists = [await self._api.list(object_path(KVQUOTA, each, plural)) for each in self._namespaces]
+        return [body for bodies, _ in lists for body in bodies], min((version for _, version in lists), key=int)
 
 
 def _advice(error: ClusterError) -> str:
