@@ -238,11 +238,12 @@ def complete(client: openai.OpenAI, *, prompt: int) -> openai.types.Completion:
 
 
 def test_the_client_that_is_refused_gets_through_by_its_own_retries(running: Running) -> None:
-    before = running.refused(BATCH)
-    with held_completion(running.client(BATCH), prompt=1000, limit=600) as stream:
+    before, patient = running.refused(BATCH), running.client(BATCH, retries=20)
+    patient.models.list()  # connected: what is held ends by itself, and soon on a quick engine
+    with held_completion(running.client(BATCH), prompt=1000, limit=1000) as stream:
         reading = threading.Thread(target=lambda: list(stream))
         reading.start()
-        assert complete(running.client(BATCH, retries=20), prompt=1500).choices[0].finish_reason is not None
+        assert complete(patient, prompt=1500).choices[0].finish_reason is not None
         reading.join()
     assert running.refused(BATCH) > before
 
