@@ -13,4 +13,6 @@ def quoted(value: object) -> str:
         text = repr(value)
     except ValueError:  # Python does not write an integer of more than 4300 digits
         return "a number of thousands of digits"
+    except RecursionError:
+        return "a value of thousands of levels"
     return text if len(text) <= MAX_QUOTED else text[: MAX_QUOTED - 1] + "…"

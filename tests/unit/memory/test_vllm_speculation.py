@@ -134,7 +134,28 @@ def test_speculation(model: ModelShape, inputs: EngineInputs, speculation: Specu
             asked({"method": "magic"}, tokens=1), EngineUnknownError, "method 'magic' is not known: use", id="method"
         ),
         pytest.param(asked({}, tokens=1), EngineUnknownError, "method None is not known", id="no method"),
-        pytest.param(asked({"method": "mtp"}), EngineUnknownError, "num_speculative_tokens is 0: give", id="no tokens"),
+        pytest.param(asked({"method": "mtp"}), EngineUnknownError, "num_speculative_tokens is missing", id="no tokens"),
+        pytest.param(
+            asked({"method": "mtp", "num_speculative_tokens": 0}), EngineUnknownError, "is 0: give", id="zero tokens"
+        ),
+        pytest.param(
+            asked({"method": "ngram", "num_speculative_tokens": 10**20}),
+            EngineUnknownError,
+            "give a number from 1 to 1024",
+            id="more tokens than any engine drafts",
+        ),
+        pytest.param(
+            EngineInputs("vLLM", speculative_tokens=1025), EngineUnknownError, "speculative tokens: 1025", id="so too"
+        ),
+        pytest.param(
+            EngineInputs("vLLM", draft_layers=257), EngineUnknownError, "draft layers: 257", id="too many layers"
+        ),
+        pytest.param(
+            EngineInputs("vLLM", draft_layers=5, speculative={"method": "ngram", "num_speculative_tokens": 2}),
+            EngineUnknownError,
+            "a drafter of method ngram keeps none",
+            id="layers of a drafter that has none",
+        ),
         pytest.param(
             asked({"method": "ngram", "num_speculative_tokens": "3"}),
             EngineUnknownError,

@@ -31,6 +31,10 @@ _DRAFTER: Final = re.compile(r"P?[Ee]agle3?\w+|\w+Eagle3|DFlash\w+")
 _SYNCHRONOUS: Final = frozenset({"ngram", "suffix", "medusa", "mlp_speculator"})  # VllmConfig.__post_init__
 
 
+MAX_DRAFT_LAYERS: Final = 256  # as a ModelPool allows; the largest drafters are models of some 80 layers
+MAX_DRAFTED_TOKENS: Final = 1024  # of one step: engines draft tens
+
+
 @dataclass(frozen=True, slots=True)
 class Speculation:
     """`method`: "" without speculation; `tokens`: drafted per step; `layers`: of the drafter, in order."""
@@ -59,15 +63,33 @@ class Speculation:
 def speculation_of(model: ModelShape, inputs: EngineInputs) -> Speculation:
     """What the inputs ask for; EngineUnknownError where the drafter cannot be told."""
     asked = inputs.speculative
+    _check_bounds(inputs)
     if asked is None:
         return _by_count(model, inputs)
     tokens = _tokens(asked, inputs)
     method = _method(asked)
     if method in _LAYERLESS:
+        if inputs.draft_layers:
+            raise EngineUnknownError(
+                f"draft layers: {inputs.draft_layers}, and a drafter of method {method} keeps none: leave one out"
+            )
         return Speculation(method, tokens)
     if method == "mtp":
         return Speculation(method, tokens, _own_heads(model))
     return Speculation(method, tokens, _drafter(asked, model, inputs))
+
+
+def _check_bounds(inputs: EngineInputs) -> None:
+    if inputs.draft_layers > MAX_DRAFT_LAYERS:
+        raise EngineUnknownError(
+            f"draft layers: {inputs.draft_layers} is more than any drafter has: give a number from 0 to"
+            f" {MAX_DRAFT_LAYERS}"
+        )
+    if inputs.speculative_tokens > MAX_DRAFTED_TOKENS:
+        raise EngineUnknownError(
+            f"speculative tokens: {inputs.speculative_tokens} is more than any engine drafts: give a number from 0 to"
+            f" {MAX_DRAFTED_TOKENS}"
+        )
 
 
 def _by_count(model: ModelShape, inputs: EngineInputs) -> Speculation:
@@ -81,9 +103,12 @@ def _by_count(model: ModelShape, inputs: EngineInputs) -> Speculation:
 
 def _tokens(asked: Mapping[str, Any], inputs: EngineInputs) -> int:
     tokens = asked.get("num_speculative_tokens", inputs.speculative_tokens)
-    if not isinstance(tokens, int) or tokens < 1:
+    if "num_speculative_tokens" not in asked and not tokens:
+        raise EngineUnknownError("speculative config: num_speculative_tokens is missing: give a number of at least 1")
+    if not isinstance(tokens, int) or not 1 <= tokens <= MAX_DRAFTED_TOKENS:
         raise EngineUnknownError(
-            f"speculative config: num_speculative_tokens is {quoted(tokens)}: give a number of at least 1"
+            f"speculative config: num_speculative_tokens is {quoted(tokens)}: give a number from 1 to"
+            f" {MAX_DRAFTED_TOKENS}"
         )
     return tokens
 
