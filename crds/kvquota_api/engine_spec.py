@@ -79,8 +79,8 @@ class Engine(Model):
     max_num_batched_tokens: TokenCount | None = None
     """Tokens in one step (llama.cpp: --ubatch-size). Default: that of the engine."""
     slots: Sequences | None = None
-    """llama.cpp only (--parallel): sequences that are served at the same time, each with room for maxModelLen tokens.
-    Default: 1."""
+    """llama.cpp only (--parallel): sequences that are served at the same time, each with room for maxModelLen tokens;
+    with unifiedKvCache they share room for maxModelLen tokens. Default: 1."""
     unified_kv_cache: StrictBool | None = None
     """llama.cpp only (--kv-unified): whether the slots share one cache, so that one of them can hold more than its
     part. Default: false."""

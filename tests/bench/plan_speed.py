@@ -1,4 +1,4 @@
-"""How long a plan takes: `python tests/bench/plan_speed.py [NUMBER]`.
+"""How long a plan takes: `python tests/bench/plan_speed.py [NUMBER] [PRESET ...]`, or `all` for every preset.
 
 Prints the median and the 95th percentile in milliseconds, of a plan in this process (as the operator makes it), and of
 the whole program `kvquota plan` with its start. A plan is to take less than 50 ms.
@@ -17,7 +17,7 @@ from kvquota_api.amounts import Bytes
 from kvquota_api.memory.advice import FLAGS, advise
 from kvquota_api.memory.inputs import EngineInputs
 from kvquota_api.memory.planning import Card, KvBudget, KvBytes, PlanRequest, plan_card
-from kvquota_api.memory.presets import load_preset
+from kvquota_api.memory.presets import load_preset, preset_names
 
 MODELS = ("llama-3.1-8b", "gpt-oss-120b", "gemma-3-27b", "deepseek-v3.2", "qwen3-next-80b-a3b", "nemotron-h-56b")
 PLANS = 50
@@ -25,11 +25,13 @@ STARTS = 10
 
 
 def main() -> None:
-    plans = int(sys.argv[1]) if len(sys.argv) > 1 else PLANS
+    numbers = [each for each in sys.argv[1:] if each.isdigit()]
+    named = [each for each in sys.argv[1:] if not each.isdigit()]
+    plans = int(numbers[0]) if numbers else PLANS
     print(f"{'':44}  p50 ms  p95 ms")
-    for model in MODELS:
+    for model in preset_names() if named == ["all"] else named or MODELS:
         config = load_preset(model)
-        inputs = EngineInputs("vLLM", tensor=8)
+        inputs = EngineInputs("vLLM")
         by_bytes = PlanRequest(config, inputs, KvBytes(Bytes(20 * 2**30)))
         by_card = PlanRequest(config, inputs, KvBudget(), Card(Bytes(141 * 2**30)))
         report(f"{model}: KV cache", timed(partial(plan_card, by_bytes), plans))

@@ -18,7 +18,7 @@ from kvquota_api.memory import llamacpp, sglang, tensorrt, vllm
 from kvquota_api.memory.cache_plan import CachePlan
 from kvquota_api.memory.errors import PlanError
 from kvquota_api.memory.inputs import EngineInputs, EngineName, Platform
-from kvquota_api.memory.models.layers import Attention, Latent, ModelShape, StateCache
+from kvquota_api.memory.models.layers import ModelShape, StateCache
 from kvquota_api.memory.models.reading import read_model
 from kvquota_api.memory.presets import load_preset
 
@@ -91,8 +91,7 @@ class Observation:
     def shape(self) -> ModelShape:
         """The model. PlanError where it cannot be read."""
         assert self.config is not None, f"{self.id} has no model"
-        shape = read_model(self.config)
-        return _whole_heads(shape, self.config) if "v_mib" in self.row else shape
+        return read_model(self.config)
 
     @property
     def id(self) -> str:
@@ -130,15 +129,6 @@ def _config(row: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return load_preset(named["preset"]) if "preset" in named else models["configs"][named["config"]]
 
 
-def _whole_heads(shape: ModelShape, config: Mapping[str, Any]) -> ModelShape:
-    """The model as its log has it that prints a V: from a GGUF file made without the tensors of latent attention, so
-    that K and V of every head are kept."""
-    key_dim = config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
-    whole = Attention(config["num_attention_heads"], key_dim, config["v_head_dim"])
-    layers = tuple(tuple(whole if isinstance(kept, Latent) else kept for kept in layer) for layer in shape.layers)
-    return replace(shape, layers=layers)
-
-
 def inputs_of(observation: Observation) -> EngineInputs:
     """The flags of the row."""
     row, engine = observation.row, observation.engine
@@ -159,6 +149,7 @@ def inputs_of(observation: Observation) -> EngineInputs:
         draft_layers=_noted(row, r"MTP draft layer=(\d+)") or 0,
         slots=_noted(row, r"(\d+)/\d+ seqs") or _noted(row, r": (\d+) slots") or 1,
         hybrid_manager=row["engine"] != "ik_llama.cpp",
+        latent="v_mib" not in row,  # a latent has no V: its file was made without the tensors for one
     )
     return replace(common, **_speculation(row))
 

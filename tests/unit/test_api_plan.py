@@ -70,6 +70,7 @@ def test_the_worked_example() -> None:
         assumptions=(
             "weights are counted from the model's config: 14.96 GiB on the fullest GPU",
             "CUDA context, communication and graphs are estimated at 1.15 GiB",
+            "kv_cache_dtype not given: bfloat16, the type that the model computes in",
         ),
         warnings=(),
         advice=result.advice,

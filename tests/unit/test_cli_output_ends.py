@@ -37,8 +37,10 @@ def test_an_interrupt_ends_it_as_a_shell_expects_and_says_nothing(tmp_path: Path
     fifo = tmp_path / "log"
     subprocess.run(["mkfifo", fifo], check=True)
     command = ["env", "--default-signal=INT", *PLAN, "--from-log", str(fifo)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        with fifo.open("w"):  # open for writing only once the program reads it
-            process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=DEADLINE_S)
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
+        fifo.open("w"),  # it opens once the program reads it
+    ):
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=DEADLINE_S)
     assert (process.returncode, out, err) == (-signal.SIGINT, "", "")

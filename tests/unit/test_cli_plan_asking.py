@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kvquota_api.memory.errors import PlanError
 from kvquota_api.memory.inputs import LONGEST, EngineInputs
 from kvquota_api.memory.planning import Card, KvBudget, KvBytes, KvPercent, KvSize, PlanRequest
 from kvquota_cli import options
@@ -80,7 +81,15 @@ def inputs(**changes: Any) -> EngineInputs:
             inputs(engine="LlamaCpp", slots=4, unified=True, kv_dtype="fp16/q8_0"),
             id="slots of llama.cpp",
         ),
-        pytest.param(("--slots", "1", "--dcp", "1"), inputs(), id="what says nothing is no contradiction"),
+        pytest.param(("--slots", "1", "--dcp", "1"), inputs(slots=1), id="what says nothing is no contradiction"),
+        pytest.param(
+            ("--kv-dtype", "auto(bf16)", "--dtype", "BFLOAT16"),
+            inputs(kv_dtype="bf16", dtype="bf16"),
+            id="types of logs",
+        ),
+        pytest.param(("--kv-dtype", "fp8 (fp8_ds_mla)"), inputs(kv_dtype="fp8_ds_mla"), id="what became of a type"),
+        pytest.param(("--kv-dtype", "fp8 (e4m3)"), inputs(kv_dtype="fp8_e4m3"), id="which half of a type"),
+        pytest.param(("--kv-dtype", "fp8 e4m3"), inputs(kv_dtype="fp8 e4m3"), id="a type that nobody knows"),
     ],
 )
 def test_every_option_of_the_engine_is_passed_on(words: tuple[str, ...], expected: EngineInputs) -> None:
@@ -176,6 +185,25 @@ def test_options_win_over_a_pool(words: tuple[str, ...], expected: PlanRequest) 
             id="a type that the engine does not have",
         ),
         pytest.param(
+            ("--kv-memory", "1GiB", "--weights", "15GiB"),
+            "--weights is a part of a card: give --gpu-memory too, or leave it out",
+            id="weights of no card",
+        ),
+        pytest.param(
+            ("--kv-memory", "1GiB", "--activation", "1GiB"), "--activation is a part of a card", id="a step of no card"
+        ),
+        pytest.param(("--kv-memory", "1GiB", "--other", "1GiB"), "--other is a part of a card", id="other of no card"),
+        pytest.param(
+            ("--engine", "llama.cpp", "--gpu-memory-utilization", "0.5"),
+            "--gpu-memory-utilization is a part of a card: give --gpu-memory too, or leave it out",
+            id="a part of no card of llama.cpp",
+        ),
+        pytest.param(
+            ("--kv-memory", "1GiB", "--gpu-count", "2"),
+            "--gpu-count is for -o yaml only, where it is the cards of a pod: leave it out",
+            id="cards of a pod that is not printed",
+        ),
+        pytest.param(
             ("--kv-memory", "1GiB", "--tp", "4", "--dcp", "3"),
             "--dcp 3 does not divide --tp 4: lower it, or raise --tp",
             id="tokens that cannot be shared out",
@@ -231,3 +259,28 @@ def test_a_wrong_option_is_named(words: tuple[str, ...], says: str, capsys: pyte
     with pytest.raises(SystemExit, match="2"):
         asked(*words)
     assert f"kvquota plan: error: argument {says}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "llama.cpp", "tensorrt-llm"])
+def test_every_engine_takes_all_options_where_they_ask_for_nothing(engine: str) -> None:
+    words = (
+        "--kv-memory 1GiB --gpu-memory 80GiB --engine-version 0.5.3 --tp 1 --pp 1 --dp 1 --dcp 1 --weight-dtype auto"
+        " --kv-dtype auto --max-model-len auto --num-speculative-tokens 0 --draft-layers 0 --no-prefix-caching"
+        " --no-async-scheduling --mamba-ssm-dtype auto --dtype auto --platform cuda-sm90 --slots 1 --no-kv-unified"
+        " --context 1k,8k -o json"
+    )
+    assert asked("--engine", engine, *words.split()).kv == KvBytes(GIB)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "llama.cpp", "tensorrt-llm"])
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("--weight-dtype", "weightDtype: 'bogus' is not known; known are auto, fp32, bf16, fp16, fp8"),
+        ("--dtype", "dtype 'bogus' is not known: use one of auto, fp32, bf16, fp16"),
+    ],
+)
+def test_a_type_that_nobody_knows_is_refused_though_the_plan_needs_none(engine: str, option: str, says: str) -> None:
+    with pytest.raises(PlanError) as raised:
+        asked("--kv-memory", "1GiB", "--engine", engine, option, "bogus")
+    assert str(raised.value).startswith(says)

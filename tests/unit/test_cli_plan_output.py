@@ -20,7 +20,8 @@ STATED = (
     "--max-num-batched-tokens", "8192", "--prefix-caching", "--async-scheduling", "--max-model-len", "32768",
     "--weights", "15GiB", "--activation", "5GiB", "--other", "1GiB",
 )  # fmt: skip
-"""All that a plan of a card depends on, so that nothing is assumed."""
+"""All that a plan of a card depends on but for CACHE, so that nothing is assumed."""
+CACHE = ("--block-size", "16", "--kv-dtype")
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +42,7 @@ def answered(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 
 def test_a_plan_of_a_card_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--model", "llama-3.1-8b", "--gpu-memory", "80GiB", "--gpu-memory-utilization", "0.9", *STATED)
-    assert answered(capsys, *words) == {
+    assert answered(capsys, *words, *CACHE, "bf16") == {
         "model": "llama-3.1-8b",
         "architecture": "LlamaForCausalLM",
         "engine": "vllm",
@@ -106,7 +107,7 @@ def test_a_plan_of_a_card_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_plan_of_a_card_as_a_person_reads_it(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--model", "llama-3.1-8b", "--gpu-memory", "80GiB", "--gpu-memory-utilization", "0.9", *STATED)
-    assert run(capsys, *words, "--kv-dtype", "fp8", "--context", "1k,8k,1m") == (
+    assert run(capsys, *words, *CACHE, "fp8", "--context", "1k,8k,1m") == (
         0,
         """\
 llama-3.1-8b (LlamaForCausalLM) on vllm 0.32 (cuda-sm90), 1 GPU of 80 GiB

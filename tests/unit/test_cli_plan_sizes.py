@@ -20,6 +20,7 @@ from kvquota_cli.planning import sizes
         pytest.param("1.5 tib", 3 * 2**39, id="with a space and in small letters"),
         pytest.param("8589934592", 2**33, id="bytes"),
         pytest.param("512B", 512, id="bytes with their unit"),
+        pytest.param("77.62999999999998GiB", 83_354_577_797, id="what a program prints of a fraction"),
     ],
 )
 def test_a_size_is_read(text: str, expected: int) -> None:
@@ -38,6 +39,16 @@ def test_a_size_is_read(text: str, expected: int) -> None:
         pytest.param(sizes.size, "-1GiB", "'-1GiB' is no size of memory: write a number", id="less than nothing"),
         pytest.param(sizes.size, "0", "'0' is not from 1 byte to 8192 TiB", id="nothing"),
         pytest.param(sizes.size, "9999999TiB", "'9999999TiB' is not from 1 byte to 8192 TiB", id="more than any card"),
+        pytest.param(
+            sizes.size, "79.18", "'79.18' has no unit: add it, as in 79.18GiB", id="a fraction that has lost its unit"
+        ),
+        pytest.param(
+            sizes.memory,
+            "80",
+            "'80' has no unit, and is less than 1 MiB of bytes: add it, as in 80GiB",
+            id="a lost unit",
+        ),
+        pytest.param(sizes.memory, "1048575", "'1048575' has no unit", id="a byte less than the least card"),
         pytest.param(sizes.fraction, "90", "'90' is not a part of the card above 0 and at most 1", id="a percent"),
         pytest.param(sizes.fraction, "0.0", "'0.0' is not a part of the card above 0", id="no part"),
         pytest.param(sizes.fraction, "1.01", "'1.01' is not a part of the card above 0", id="more than the card"),
@@ -85,3 +96,7 @@ def test_contexts_are_sorted_and_written_as_they_are_read() -> None:
 
     assert lengths == (1000, 1024, 8192, 131_072, 1_048_576)
     assert [sizes.short_length(each) for each in lengths] == ["1000", "1k", "8k", "128k", "1m"]
+
+
+def test_a_card_or_a_cache_of_a_mebibyte_needs_no_unit() -> None:
+    assert [sizes.memory(text) for text in ("1048576", "1KiB")] == [2**20, 2**10]

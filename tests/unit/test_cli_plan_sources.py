@@ -1,6 +1,8 @@
 """What `--model` names."""
 
 import json
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -115,6 +117,8 @@ def test_a_pool_in_json_is_a_pool(tmp_path: Path) -> None:
             "pool.yaml:1: ModelPool pool: spec.gpu.memory",
             id="a wrong pool",
         ),
+        pytest.param(b'{"a": ' + b"9" * 5000 + b"}", None, "a number of thousands of digits", id="5,000 digits"),
+        pytest.param(b'{"a":' * 5000 + b"1" + b"}" * 5000, None, "thousands of levels", id="5,000 levels"),
         pytest.param(b" " * (MAX_FILE_BYTES + 1), None, "more than 4 MiB: name the right file", id="a file of weights"),
     ],
 )
@@ -136,6 +140,8 @@ def test_a_file_that_is_no_model_is_refused_with_what_to_do(
             "llama-3.1-8", None, "no file and no preset has this name; did you mean llama-3.1-8b", id="a slip"
         ),
         pytest.param("zzzz", None, "no file and no preset has this name; presets are ", id="a name unlike any"),
+        pytest.param("a" * 5000, None, "no file and no preset has this name", id="a name longer than any file's"),
+        pytest.param("\x1b[31mx", None, "--model '\\x1b[31mx': no file", id="a name that would colour a terminal"),
         pytest.param("llama-3.1-8b", "a", "--pool chooses among the ModelPools of a file", id="a pool of a preset"),
         pytest.param(str(EXAMPLES), None, "the folder has no config.json: name the file itself", id="a folder without"),
         pytest.param(
@@ -160,3 +166,17 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(CliError) as raised:
         read_source(str(file), None)
     assert str(raised.value) == f"--model {file}: cannot be read: Permission denied; name a file that is there"
+
+
+def test_a_config_with_a_byte_order_mark_is_a_config(tmp_path: Path) -> None:
+    (tmp_path / "llama.json").write_text(json.dumps(load_preset("llama-3.2-1b")), encoding="utf-8-sig")
+    assert read_source(str(tmp_path / "llama.json"), None).config == load_preset("llama-3.2-1b")
+
+
+def test_a_pipe_is_read(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writing = threading.Thread(target=pipe.write_text, args=[json.dumps(load_preset("llama-3.2-1b"))])
+    writing.start()
+    assert read_source(str(pipe), None).config == load_preset("llama-3.2-1b")
+    writing.join()

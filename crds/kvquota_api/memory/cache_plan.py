@@ -33,11 +33,11 @@ class CachePlan:
     """The KV cache of one engine.
 
     `block_tokens`: tokens of a sequence in one block of the smallest group; `bytes_per_token`: what one more token
-    takes in the layers that keep every token, on one GPU; `tokens`: that the pool holds of requests of `max_model_len`;
-    `logged_tokens`: the size that this version prints, None where it prints none; `concurrency`: what it prints for
-    requests of `max_model_len`, exact; `min_bytes`: the least with which the engine starts at `max_model_len`;
-    `assumptions`: one sentence for each input that was not given; `warnings`: what the engine would refuse or change
-    by itself.
+    takes in the layers that keep every token, on one GPU, and inside the window where no layer does; `tokens`: that the
+    pool holds of requests of `max_model_len`; `logged_tokens`: the size that this version prints, None where it prints
+    none; `concurrency`: what it prints for requests of `max_model_len`, exact; `min_bytes`: the least with which the
+    engine starts at `max_model_len`; `assumptions`: one sentence for each input that was not given; `warnings`: what
+    the engine would refuse or change by itself.
     """
 
     blocks: int

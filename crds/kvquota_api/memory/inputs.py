@@ -27,7 +27,8 @@ class EngineInputs:
     engine and config say. `block_tokens`, `max_model_len` (LONGEST: what fits), `max_num_batched_tokens`: tokens.
     `speculative`: the engine's own description of its drafter (vLLM --speculative-config); `draft_layers`: layers of
     the drafter that keep a cache like the model's own layers. `slots`: parallel sequences that the context is divided
-    over, `unified`: they share one (llama.cpp). `server_context`: started as a server, not from a program, which
+    over, `unified`: they share one, `latent`: the model's file has what latent attention needs, else every head is kept
+    whole (llama.cpp). `server_context`: started as a server, not from a program, which
     changes vLLM's defaults.
     """
 
@@ -52,6 +53,7 @@ class EngineInputs:
     speculative_tokens: int = 0
     draft_layers: int = 0
     speculative: Mapping[str, Any] | None = None
-    slots: int = 1
-    unified: bool = False
+    slots: int | None = None
+    unified: bool | None = None
+    latent: bool = True
     server_context: bool = True

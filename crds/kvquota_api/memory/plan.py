@@ -6,8 +6,8 @@ plan that fits, or a PlanError.
 Invariants:
 
 1. Everything is of one GPU of one engine; `cap_blocks` counts the blocks that the engine never hands out.
-2. cap_blocks x bytes_per_block is at most what `memory.kvPool` states (tokens: rounded up to a block); the parts never
-   sum to more than the card.
+2. cap_blocks x bytes_per_block is at most what `memory.kvPool` states (tokens: rounded up to a block; TensorRT-LLM
+   rounds all up to a block); the parts never sum to more than the card.
 3. One request of `max_model_len` fits in the usable blocks.
 4. What was assumed and not stated is in `assumptions`, one sentence each.
 
@@ -157,8 +157,8 @@ def _inputs(spec: ModelPoolSpec) -> EngineInputs:
         speculative_tokens=_speculative_tokens(engine.speculation),
         draft_layers=engine.speculation.draft_layers,
         speculative=engine.speculation.config,
-        slots=engine.slots or 1,
-        unified=bool(engine.unified_kv_cache),
+        slots=(engine.slots or 1) if engine.type == "LlamaCpp" else None,
+        unified=bool(engine.unified_kv_cache) if engine.type == "LlamaCpp" else None,
     )
 
 
@@ -182,9 +182,10 @@ def _speculative_tokens(speculation: Speculation) -> int:
 
 
 def _context(spec: ModelPoolSpec) -> int | None:
-    """llama.cpp divides its context over the slots, and each is to hold a longest request."""
+    """llama.cpp divides its context over the slots, and each is to hold a longest request; slots that share one cache
+    hold it together."""
     longest, slots = spec.model.max_model_len, spec.engine.slots
-    return longest if longest is None or slots is None else longest * slots
+    return longest if longest is None or slots is None or spec.engine.unified_kv_cache else longest * slots
 
 
 def _kv_size(pool: KvPool) -> KvSize:

@@ -156,17 +156,36 @@ def _of_card(
             return replace(_of_bytes(request, inputs, model, notes), undivided=error)
         raise
     room = _room(request.kv, inputs, model, card, parts)
-    cache, problem = _cache(model, inputs, max(0, room.kv_bytes))
+    cache, problem = _cache_of_room(request.kv, room, model, inputs)
     partition = Partition(
         card=card.memory,
         weights=parts.weights,
         activation=parts.activation,
         kv_pool=Bytes(max(0, room.kv_bytes) if cache is None else cache.kv_bytes),
-        safety_margin=room.safety_margin,
+        safety_margin=Bytes(max(0, room.safety_margin - _passed(cache, room))),
         other=parts.other,
     )
     assumed = (*notes, *parts.assumptions, *room.assumptions, *_assumed(cache))
     return CardPlan(request, inputs, model, cache, partition, overflow(partition) or problem, assumed)
+
+
+def _cache_of_room(
+    kv: KvSize, room: Budget, model: ModelShape, inputs: EngineInputs
+) -> tuple[CachePlan | None, PlanError | None]:
+    """The cache in the room. Where it takes all that is left, and the engine rounds up past that and the margin, it has
+    a block less."""
+    size = max(0, room.kv_bytes)
+    cache, problem = _cache(model, inputs, size)
+    if cache is None or problem or not isinstance(kv, KvRemainder) or _passed(cache, room) <= room.safety_margin:
+        return cache, problem
+    return _cache(model, inputs, max(0, size - cache.bytes_per_block))
+
+
+def _passed(cache: CachePlan | None, room: Budget) -> int:
+    """Bytes by which the engine rounds the cache up past its room, less than a block, which it takes from the margin. A
+    cache that is larger than that does not fit: nothing makes room for it."""
+    passed = 0 if cache is None else max(0, cache.kv_bytes - max(0, room.kv_bytes))
+    return passed if cache is None or passed < cache.bytes_per_block else 0
 
 
 def _assumed(cache: CachePlan | None) -> tuple[str, ...]:

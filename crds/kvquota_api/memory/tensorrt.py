@@ -73,7 +73,15 @@ def plan_cache(model: ModelShape, inputs: EngineInputs, kv_bytes: int) -> CacheP
     blocks = -(-(max(0, kv_bytes) // token) // block)
     length, length_notes = _length(model, inputs, blocks * block)
     plan = _plan(model, block=block, token=token, blocks=blocks, length=length)
-    return replace(plan, assumptions=(*dtype_notes, *block_notes, *length_notes, *_window_notes(model)))
+    notes = (*_version_notes(inputs), *dtype_notes, *block_notes, *length_notes, *_window_notes(model))
+    return replace(plan, assumptions=notes)
+
+
+def _version_notes(inputs: EngineInputs) -> tuple[str, ...]:
+    if inputs.version is not None:
+        return ()
+    oldest = ".".join(map(str, _SMALLER_BLOCKS))
+    return (f"engine-version: {oldest} of TensorRT-LLM or newer, for which the same rules are known",)
 
 
 def _check(model: ModelShape, inputs: EngineInputs) -> None:

@@ -12,7 +12,7 @@ from kvquota_api.memory.inputs import EngineInputs
 from kvquota_api.memory.planning import CardPlan, KvBudget, PlanRequest, plan_card
 from kvquota_cli.errors import CliError, ExitCode
 from kvquota_cli.planning.answer import answer
-from kvquota_cli.planning.asking import plan_request
+from kvquota_cli.planning.asking import asked_fields, plan_request
 from kvquota_cli.planning.drawing import drawn
 from kvquota_cli.planning.report import report
 from kvquota_cli.planning.showing import glyphs_of_output, show
@@ -73,7 +73,7 @@ def _print(arguments: argparse.Namespace, source: ModelSource, plan: CardPlan) -
     if arguments.output == "yaml":
         print(importlib.import_module("kvquota_cli.planning.pool_yaml").pool_yaml(arguments, source, plan), end="")
         return
-    said = report(source.name, plan, arguments.context)
+    said = report(source.name, plan, arguments.context, asked_fields(arguments))
     if arguments.output == "json":
         print(json.dumps(answer(said), indent=2))
         return

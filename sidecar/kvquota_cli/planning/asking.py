@@ -5,7 +5,8 @@ Decides the request from the options, on top of what a ModelPool states. Pure bu
 Invariants:
 
 1. An option wins over the ModelPool, and the ModelPool over the engine's defaults.
-2. Options that contradict each other, or that the engine does not have, are a CliError: nothing is passed over.
+2. Options that contradict each other, or that the engine does not have, are a CliError, a type that nobody knows is a
+   PlanError: nothing is passed over. What an engine has, and what changes nothing, is a warning: see `unheeded`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ import json
 from dataclasses import replace
 from typing import Any, Final
 
+from kvquota_api.memory.errors import EngineUnknownError
 from kvquota_api.memory.inputs import EngineInputs
+from kvquota_api.memory.parameters.formats import format_of
 from kvquota_api.memory.planning import Card, KvBudget, KvBytes, KvSize, PlanRequest
+from kvquota_api.quoting import quoted
 from kvquota_cli.errors import CliError
 from kvquota_cli.planning.dtypes import in_pool_words
 from kvquota_cli.planning.flags import ENGINES, given
@@ -31,6 +35,7 @@ _FIELDS: Final = {
     "weight_dtype": "weight_dtype",
     "kv_dtype": "kv_dtype",
     "mamba_ssm_dtype": "state_dtype",
+    "mla": "latent",
     "block_size": "block_tokens",
     "max_model_len": "max_model_len",
     "max_num_batched_tokens": "max_num_batched_tokens",
@@ -47,12 +52,14 @@ _FIELDS: Final = {
 _OF_ENGINES: Final = (
     ("slots", 1, ("LlamaCpp",)),
     ("kv_unified", False, ("LlamaCpp",)),
+    ("mla", None, ("LlamaCpp",)),
     ("dcp", 1, ("vLLM",)),
     ("speculative_config", None, ("vLLM",)),
-    ("async_scheduling", None, ("vLLM",)),
-    ("mamba_ssm_dtype", None, ("vLLM", "SGLang")),
+    ("async_scheduling", False, ("vLLM",)),
+    ("mamba_ssm_dtype", "auto", ("vLLM", "SGLang")),
 )
 _PARTS: Final = {"gpu_memory": "memory", "weights": "weights", "activation": "activation", "other": "other"}
+_COMPUTED: Final = ("auto", "fp32", "bf16", "fp16")  # types that engines compute in and keep state in
 _NAMES: Final = {name: option for option, name in ENGINES.items()}
 
 
@@ -68,6 +75,12 @@ def engine_inputs(arguments: argparse.Namespace, base: EngineInputs) -> EngineIn
     inputs = _in_one_spelling(replace(base, **changes))
     _check(arguments, inputs)
     return inputs
+
+
+def asked_fields(arguments: argparse.Namespace) -> frozenset[str]:
+    """The fields of EngineInputs that options were given for."""
+    switched = {"hybrid_manager"} if arguments.disable_hybrid_kv_cache_manager else set()
+    return frozenset({_FIELDS[name] for name in given(arguments, tuple(_FIELDS))} | switched)
 
 
 def _in_one_spelling(inputs: EngineInputs) -> EngineInputs:
@@ -86,15 +99,27 @@ def _check(arguments: argparse.Namespace, inputs: EngineInputs) -> None:
         if getattr(arguments, name) not in (None, nothing) and inputs.engine not in engines:
             option, having = f"--{name.replace('_', '-')}", " and ".join(_NAMES[each] for each in engines)
             raise CliError(f"{option} is for {having} only, the engine is {_NAMES[inputs.engine]}: leave it out")
+    if arguments.gpu_count is not None and arguments.output != "yaml":
+        raise CliError("--gpu-count is for -o yaml only, where it is the cards of a pod: leave it out")
+    _check_types(inputs)
     if inputs.tensor % inputs.decode_context:
         raise CliError(f"--dcp {inputs.decode_context} does not divide --tp {inputs.tensor}: lower it, or raise --tp")
+
+
+def _check_types(inputs: EngineInputs) -> None:
+    """Types that no engine knows, also where this plan does not need them. Raises PlanError."""
+    for option, dtype in (("dtype", inputs.dtype), ("mamba-ssm-dtype", inputs.state_dtype)):
+        if dtype not in _COMPUTED:
+            raise EngineUnknownError(f"{option} {quoted(dtype)} is not known: use one of {', '.join(_COMPUTED)}")
+    if inputs.weight_dtype not in _COMPUTED:
+        format_of(inputs.weight_dtype)
 
 
 def _speculation(arguments: argparse.Namespace) -> dict[str, Any]:
     text = arguments.speculative_config
     try:
         config = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise CliError(f"--speculative-config is not JSON: {error}; give the object that vLLM takes") from error
     if not isinstance(config, dict):
         raise CliError("--speculative-config must be a JSON object, as vLLM takes it: give {...}")
@@ -124,6 +149,7 @@ def plan_request(arguments: argparse.Namespace, base: PlanRequest) -> PlanReques
 
 def _card(arguments: argparse.Namespace, base: Card | None) -> Card | None:
     if base is None and arguments.gpu_memory is None:
+        _refuse_parts(arguments)
         return None
     card = base or Card(arguments.gpu_memory)
     changes = {
@@ -132,6 +158,13 @@ def _card(arguments: argparse.Namespace, base: Card | None) -> Card | None:
     if arguments.gpu_memory_utilization is not None:
         changes["margin_percent"] = None
     return replace(card, **changes)
+
+
+def _refuse_parts(arguments: argparse.Namespace) -> None:
+    """Parts of a card that nobody named."""
+    for name in _PARTS:
+        if getattr(arguments, name) is not None:
+            raise CliError(f"--{name} is a part of a card: give --gpu-memory too, or leave it out")
 
 
 def _kv(arguments: argparse.Namespace, base: PlanRequest, inputs: EngineInputs, card: Card | None) -> KvSize:
@@ -144,6 +177,8 @@ def _kv(arguments: argparse.Namespace, base: PlanRequest, inputs: EngineInputs, 
         return KvBytes(arguments.kv_memory)
     if arguments.gpu_memory_utilization is not None and card is not None:
         return KvBudget(arguments.gpu_memory_utilization)
+    if arguments.gpu_memory_utilization is not None and inputs.engine == "LlamaCpp":
+        raise CliError("--gpu-memory-utilization is a part of a card: give --gpu-memory too, or leave it out")
     if card is None and inputs.engine != "LlamaCpp" and not isinstance(base.kv, KvBytes):
         raise CliError(
             "how much memory is there? Give --gpu-memory (of the card, as in 79.18GiB) or --kv-memory (of the KV cache)"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Final
@@ -20,6 +21,7 @@ from kvquota_api.memory.startup_log import (
     LogFacts,
     PlannedMemory,
     Size,
+    Subject,
     card_memory,
     compare,
     facts_to_inputs,
@@ -28,7 +30,7 @@ from kvquota_api.memory.startup_log import (
     model_name,
     parse_log,
 )
-from kvquota_api.memory.startup_log.facts import Refusal
+from kvquota_api.memory.startup_log.facts import Refusal, RefusalKind
 from kvquota_cli.errors import CliError, ExitCode
 from kvquota_cli.planning.answer import answer
 from kvquota_cli.planning.asking import plan_request
@@ -45,7 +47,19 @@ MAX_LOG_BYTES: Final = 256 * 2**20  # a start-up log is a few hundred KiB; a day
 _TUNED: Final = ("-instruct", "-it", "-chat", "-base", "-hf")  # the same shape under another name
 _NAMES: Final = {name: option for option, name in ENGINES.items()}
 _SIZES: Final = frozenset({"kvBytes", "minBytes", "card", "weights", "activation", "nonTorch", "graphs"})
-_WORDS: Final = {"Equal": "same", "WithinRounding": "same, as it was rounded", "Different": "different"}
+_WORDS: Final = {
+    "Equal": "same",
+    "WithinRounding": "same, as it was rounded",
+    "Different": "different",
+    "TakenFromLog": "taken from the log",
+}
+_REFUSED: Final[Mapping[RefusalKind, str]] = {
+    "LengthAboveCapacity": "its longest request is longer than its KV cache",
+    "LengthAboveMemory": "its longest request needs more KV cache than there is",
+    "NoMemoryForCache": "weights and activation leave nothing for its KV cache",
+    "StatesExhausted": "its KV cache has no room for the state of as many sequences as it may run",
+    "CardTaken": "other processes hold too much of the card",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +71,14 @@ class Comparison:
     differences: tuple[Difference, ...]
 
     @property
+    def compares(self) -> bool:
+        """Whether there is a figure that is planned by a rule, and not from the log."""
+        return any(each.verdict != "TakenFromLog" and not each.estimated for each in self.differences)
+
+    @property
     def agrees(self) -> bool:
-        """Whether no figure differs by more than its rounding, but for those that the plan estimates only."""
+        """Whether no figure differs by more than its rounding, but for those that the plan estimates only. What the
+        plan has from the log itself neither agrees nor differs."""
         return all(each.verdict != "Different" or each.estimated for each in self.differences)
 
 
@@ -66,9 +86,9 @@ def run(arguments: argparse.Namespace, source: ModelSource, base: PlanRequest) -
     """Print plan and differences. PROBLEM when a figure differs. Raises CliError, PlanError."""
     facts = read_log(arguments)
     try:
-        found = compared(facts, plan_request(arguments, with_log(facts, base)))
+        found = compared(facts, plan_request(arguments, with_log(facts, base)), _taken(arguments, facts))
     except (CliError, PlanError):
-        show(_failures(facts, terminal_columns()))
+        _show_failures(arguments, facts)
         raise
     said = report(source.name, found.plan, arguments.context)
     if arguments.output == "json":
@@ -79,6 +99,17 @@ def run(arguments: argparse.Namespace, source: ModelSource, base: PlanRequest) -
         columns = terminal_columns()
         show((*drawn(said, glyphs_of_output(), columns), (), *lines_of(found, columns)))
     return ExitCode.OK if found.agrees else ExitCode.PROBLEM
+
+
+def _show_failures(arguments: argparse.Namespace, facts: LogFacts) -> None:
+    """Why the engine did not start is said even where nothing can be planned, in what the output can hold."""
+    lines = _failures(facts, terminal_columns())
+    if arguments.output == "json":
+        print(json.dumps({"log": _failures_as_json(facts)}, indent=2))
+    elif lines and arguments.output == "yaml":
+        print("\n".join(f"# {segment.text.strip()}" for line in lines for segment in line))
+    elif lines:
+        show(lines)
 
 
 def read_log(arguments: argparse.Namespace) -> LogFacts:
@@ -97,48 +128,73 @@ def read_log(arguments: argparse.Namespace) -> LogFacts:
 
 def preset_of_log(arguments: argparse.Namespace) -> str:
     """The preset whose name the log has, whatever its publisher calls the tuned variant. Raises CliError."""
-    called = model_name(read_log(arguments))
+    facts = read_log(arguments)
+    called = model_name(facts)
+    preset = None if called is None else _preset(called)
+    if preset is not None:
+        return preset
+    _show_failures(arguments, facts)
     if called is None:
         raise CliError("--from-log needs --model too: the log does not say which model it is of; give its config.json")
-    name, names = called.rstrip("/").rpartition("/")[2].lower(), preset_names()
-    for suffix in ("", *_TUNED):
-        if name.removesuffix(suffix) in names:
-            return name.removesuffix(suffix)
     raise CliError(f"--from-log needs --model too: give the config.json of the model that the log calls {called}")
 
 
+def _preset(called: str) -> str | None:
+    name, names = called.rstrip("/").rpartition("/")[2].lower(), preset_names()
+    return next((name.removesuffix(each) for each in ("", *_TUNED) if name.removesuffix(each) in names), None)
+
+
 def with_log(facts: LogFacts, base: PlanRequest) -> PlanRequest:
-    """The request with what the log says in place of what was a default or the ModelPool's."""
+    """The request with what the log says in place of what was a default or the ModelPool's. Not the size of llama.cpp's
+    cache: it is what the flags need, so that the plan has to come to it."""
     said = facts_to_inputs(facts)
     platform = said.pop("platform", base.platform)
     base = replace(base, inputs=replace(base.inputs, **said), platform=platform, assumptions=())
     budget, total, part = _budget(facts), card_memory(facts), memory_fraction(facts)
     card = base.card if total is None else replace(base.card or Card(Bytes(total.bytes)), memory=Bytes(total.bytes))
-    if budget is not None and budget.bytes > 0:
+    if budget is not None:
         return replace(base, card=card, kv=KvBytes(Bytes(budget.bytes)))
     return replace(base, card=card, kv=base.kv if part is None else KvBudget(part.value))
 
 
 def _budget(facts: LogFacts) -> Size | None:
-    """What the engine has for its cache; where it refused to start, what its refusal says."""
+    """What the engine has for its cache; where it refused to start, what its refusal says. None where nothing is left
+    for it, and of llama.cpp, which has no budget."""
+    if facts.engine == "LlamaCpp":
+        return None
     refused = [each.available for each in facts.refusals if each.kind == "LengthAboveMemory" and each.available]
-    return kv_memory(facts) or next(iter(refused), None)
+    said = kv_memory(facts) or next(iter(refused), None)
+    return said if said is not None and said.bytes > 0 else None
 
 
-def compared(facts: LogFacts, request: PlanRequest) -> Comparison:
-    """The plan of the request beside the log. Raises PlanError."""
+def _taken(arguments: argparse.Namespace, facts: LogFacts) -> frozenset[Subject]:
+    """What the plan has from the log, as no option says it."""
+    sized = arguments.kv_memory is not None or arguments.gpu_memory_utilization is not None
+    printed = any(rank.block_tokens is not None for rank in facts.ranks)
+    taken: tuple[tuple[Subject, bool], ...] = (
+        ("kvBytes", _budget(facts) is not None and not sized),
+        ("card", arguments.gpu_memory is None and card_memory(facts) is not None),
+        ("maxModelLen", arguments.max_model_len is None and "max_model_len" in facts_to_inputs(facts)),
+        ("blockTokens", arguments.block_size is None and printed),
+    )
+    return frozenset(subject for subject, is_taken in taken if is_taken)
+
+
+def compared(facts: LogFacts, request: PlanRequest, taken: frozenset[Subject]) -> Comparison:
+    """The plan of the request beside the log, of which it has `taken`. Raises PlanError."""
     plan = plan_card(request)
     if plan.cache is None:
         return Comparison(facts, plan, ())
-    return Comparison(facts, plan, compare(facts, plan.cache, plan.inputs, _planned(plan)))
+    planned = replace(_planned(plan), taken=taken)
+    return Comparison(facts, plan, compare(facts, plan.cache, plan.inputs, planned, plan.model))
 
 
 def _planned(plan: CardPlan) -> PlannedMemory:
-    size = plan.request.kv.size if isinstance(plan.request.kv, KvBytes) else None
-    parts = plan.partition
+    kv, parts = plan.request.kv, plan.partition
+    size, part = (kv.size if isinstance(kv, KvBytes) else None), (kv.part if isinstance(kv, KvBudget) else None)
     if parts is None:
-        return PlannedMemory(kv=size)
-    return PlannedMemory(card=parts.card, kv=size, weights=parts.weights, activation=parts.activation)
+        return PlannedMemory(kv=size, part=part)
+    return PlannedMemory(card=parts.card, kv=size, weights=parts.weights, activation=parts.activation, part=part)
 
 
 def lines_of(found: Comparison, columns: int) -> tuple[Line, ...]:
@@ -148,8 +204,10 @@ def lines_of(found: Comparison, columns: int) -> tuple[Line, ...]:
     for each in found.differences:
         wrong = each.verdict == "Different" and not each.estimated
         lines.extend(_wrapped(_sentence(each), columns, "red" if wrong else ""))
-    if not found.differences:
-        lines.extend(_wrapped("  The log has no figure that the plan has too.", columns, ""))
+    if not found.compares:
+        lines.extend(
+            _wrapped("  The log has no figure that the plan has by a rule: nothing was compared.", columns, "")
+        )
     return (*lines, *_failures(facts, columns))
 
 
@@ -174,18 +232,23 @@ def _refused(refusal: Refusal) -> str:
         ("{:,} tokens would fit", refusal.estimated_length),
     )
     said = ", ".join(words.format(value) for words, value in figures if value is not None)
-    return f"{refusal.kind} ({said})" if said else refusal.kind
+    why = _REFUSED[refusal.kind]
+    return f"{why} ({said})" if said else why
 
 
 def _heading(facts: LogFacts) -> str:
     version = "" if facts.version is None else f" {facts.version.value}"
     starts = f", the last of {facts.starts} starts" if facts.starts > 1 else ""
-    return f"Beside the log of {_NAMES[facts.engine or 'vLLM']}{version}{starts}:"
+    called = model_name(facts)
+    model = "" if called is None else f", model {called}"
+    return f"Beside the log of {_NAMES[facts.engine or 'vLLM']}{version}{starts}{model}:"
 
 
 def _sentence(each: Difference) -> str:
     engine, plan = _figure(each, each.engine), _figure(each, each.plan)
-    relative = "" if each.relative is None or each.verdict == "Equal" else f" ({float(each.relative):+.2%})"
+    relative = (
+        "" if each.relative is None or each.verdict in ("Equal", "TakenFromLog") else f" ({float(each.relative):+.2%})"
+    )
     cause = "" if each.cause is None else f": {each.cause}"
     unknown = ""
     if each.verdict == "Different" and each.cause is None:
@@ -212,8 +275,14 @@ def _as_json(found: Comparison) -> dict[str, Any]:
         "engine": None if facts.engine is None else _NAMES[facts.engine],
         "version": None if facts.version is None else facts.version.value,
         "starts": facts.starts,
-        "agrees": found.agrees,
+        "agrees": found.agrees if found.compares else None,
         "differences": [_difference(each) for each in found.differences],
+        **_failures_as_json(facts),
+    }
+
+
+def _failures_as_json(facts: LogFacts) -> dict[str, Any]:
+    return {
         "refusals": [{"kind": each.kind, "figures": _refused(each), "line": each.line} for each in facts.refusals],
         "outOfMemory": [{"line": each.line, "triedBytes": each.tried.bytes} for each in facts.out_of_memory],
     }

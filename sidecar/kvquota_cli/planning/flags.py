@@ -107,16 +107,23 @@ def _engine(group: argparse._ArgumentGroup) -> None:
     _once(group, "--mamba-ssm-dtype", "D", "type of recurrent state")
     _once(group, "--slots", "N", "sequences that llama.cpp divides its context over", type=sizes.count)
     _switch(group, "--kv-unified", "llama.cpp's slots share one cache")
+    _switch(group, "--mla", "llama.cpp: the model's file has the tensors of latent attention (default: it has)")
 
 
 def _card(group: argparse._ArgumentGroup) -> None:
-    _once(group, "--gpu-memory", "SIZE", "of one card, as its driver reports it: 79.18GiB", type=sizes.size)
+    _once(group, "--gpu-memory", "SIZE", "of one card, as its driver reports it: 79.18GiB", type=sizes.memory)
     _once(group, "--gpu-memory-utilization", "F", "part of the card that the engine may use", type=sizes.fraction)
-    _once(group, "--kv-memory", "SIZE", "for the KV cache on one GPU, as it is given to the engine", type=sizes.size)
+    _once(group, "--kv-memory", "SIZE", "for the KV cache on one GPU, as it is given to the engine", type=sizes.memory)
     _once(group, "--weights", "SIZE", "where they are known (default: counted from the config)", type=sizes.size)
     _once(group, "--activation", "SIZE", "peak of a step, where it is known (default: estimated)", type=sizes.size)
     _once(group, "--other", "SIZE", "CUDA context, graphs, communication (default: estimated)", type=sizes.size)
-    _once(group, "--gpu-count", "N", "cards in one pod (default: what the parallelism needs)", type=sizes.count)
+    _once(
+        group,
+        "--gpu-count",
+        "N",
+        "with -o yaml: cards in one pod (default: what the parallelism needs)",
+        type=sizes.count,
+    )
 
 
 def _output(group: argparse._ArgumentGroup) -> None:

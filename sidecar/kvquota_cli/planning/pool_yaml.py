@@ -39,6 +39,8 @@ def pool_yaml(arguments: argparse.Namespace, source: ModelSource, plan: CardPlan
     card = plan.request.card
     if card is None:
         raise CliError("-o yaml needs --gpu-memory: a ModelPool states its card")
+    if not plan.inputs.latent:
+        raise CliError("a ModelPool cannot say --no-mla: convert the model's file anew, or leave -o yaml out")
     manifest = _manifest(source, plan, plan.cache, card, arguments.gpu_count)
     if arguments.context is not None:
         mix = [{"contextTokens": each, "weight": 1} for each in arguments.context]
@@ -110,8 +112,8 @@ def _kv_bytes(plan: CardPlan, cache: CachePlan) -> Bytes:
 
 
 def _slots(inputs: EngineInputs) -> int:
-    """llama.cpp divides its context over them; a pool says what each holds."""
-    return inputs.slots if inputs.engine == "LlamaCpp" else 1
+    """llama.cpp divides its context over them, unless they share it; a pool says what a request can hold."""
+    return 1 if inputs.unified else inputs.slots or 1
 
 
 def _model(inputs: EngineInputs, cache: CachePlan) -> dict[str, Any]:
@@ -140,7 +142,7 @@ def _engine(inputs: EngineInputs) -> dict[str, Any]:
         "maxNumSeqs": inputs.max_num_seqs,
         "maxNumBatchedTokens": inputs.max_num_batched_tokens,
         "slots": inputs.slots if inputs.engine == "LlamaCpp" else None,
-        "unifiedKvCache": inputs.unified or None,
+        "unifiedKvCache": inputs.unified if inputs.engine == "LlamaCpp" else None,
         "prefixCaching": inputs.prefix_caching,
         "asyncScheduling": inputs.async_scheduling,
         "hybridKvCacheManager": None if inputs.hybrid_manager else False,

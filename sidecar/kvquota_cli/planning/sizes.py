@@ -5,9 +5,10 @@ Decides how "79.18GiB", "19.47 GiB" and "32k" are read. Pure; what cannot be rea
 Invariants:
 
 1. KiB, MiB, GiB, TiB (and Ki, Mi, Gi, Ti, as in Kubernetes) are powers of 1024; k, M, G, T powers of 1000, as there; a
-   bare number is bytes. A fraction of a byte is dropped: a plan must not count on it.
+   bare whole number is bytes. A fraction of a byte is dropped: a plan must not count on it.
 2. A context of 1k is 1024 tokens, 1m is 1024k.
-3. What some read in one way and some in another (GB, a max-model-len of 32k) is refused.
+3. What some read in one way and some in another (GB, a max-model-len of 32k) is refused, and so is a size that has
+   lost its unit.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from kvquota_api.memory.inputs import LONGEST
 from kvquota_api.quoting import quoted
 
 MAX_SIZE: Final = 2**53  # bytes: what JSON carries exactly; no card is near it
+LEAST_MEMORY: Final = 2**20  # bytes of a card or of its KV cache: a smaller number has lost its unit
 MAX_LENGTH: Final = 2**31 - 1  # tokens: the bound of every length in the API
 MAX_CONTEXTS: Final = 32  # lines of a table that a person still reads, as in spec.workload.contextMix
 
-_SIZE: Final = re.compile(r"(?P<number>[0-9]{1,16}(?:\.[0-9]{1,12})?) ?(?P<unit>[A-Za-z]*)")
+_SIZE: Final = re.compile(r"(?P<number>[0-9]{1,16}(?:\.[0-9]{1,20})?) ?(?P<unit>[A-Za-z]*)")
 _UNITS: Final = {"": 1, "b": 1} | {
     f"{letter}{rest}": base**power
     for power, letter in enumerate("kmgt", start=1)
@@ -47,10 +49,20 @@ def size(text: str) -> Bytes:
     scale = None if match is None else _UNITS.get(match["unit"].lower())
     if match is None or scale is None:
         raise ArgumentTypeError(f"{quoted(text)} is no size of memory: write a number and a unit, as in 79.18GiB")
+    if "." in match["number"] and not match["unit"]:
+        raise ArgumentTypeError(f"{quoted(text)} has no unit: add it, as in {text}GiB")
     size_bytes = int(Fraction(match["number"]) * scale)
     if not 1 <= size_bytes <= MAX_SIZE:
         raise ArgumentTypeError(f"{quoted(text)} is not from 1 byte to {MAX_SIZE // 2**40} TiB")
     return Bytes(size_bytes)
+
+
+def memory(text: str) -> Bytes:
+    """Bytes of a card or of a KV cache, at least LEAST_MEMORY where no unit is said."""
+    size_bytes = size(text)
+    if size_bytes < LEAST_MEMORY and text.isdigit():
+        raise ArgumentTypeError(f"{quoted(text)} has no unit, and is less than 1 MiB of bytes: add it, as in {text}GiB")
+    return size_bytes
 
 
 def fraction(text: str) -> Fraction:

@@ -24,6 +24,16 @@ FILES = ("live.json", "live_more.json")
 # id: why the planner's plan is another one.
 EXPLAINED: dict[str, str] = {}
 
+# id: why vLLM refuses what the planner plans without a word; all of them are kernels of other things than the cache.
+OTHER_KERNELS: dict[str, str] = {
+    "cpu-quant-qwen3-moe-fp8-block-x3": "no kernel for weights in blocks of fp8 on the CPU",
+    "sm80-quant-qwen3-moe-fp8-block-x2": "no kernel for experts in fp8 on an A100",
+    "sm80-quant-qwen3-next-fp8-block-x2": "no kernel for experts in fp8 on an A100",
+    "sm90-twist-dsv3-odd-rope-x0": "no kernel for prefill with position parts of this width",
+    "sm90-twist-dsv3-odd-rope-x1": "no kernel for prefill with position parts of this width",
+    "sm90-twist-dsv3-odd-rope-x2": "no kernel for prefill with position parts of this width",
+}
+
 # Architecture: settings that vLLM changes for it alone, and that its plan does not depend on.
 OWN_SETTINGS: dict[str, frozenset[str]] = {
     "HrmTextForCausalLM": frozenset({"enable_prefix_caching"}),
@@ -160,3 +170,21 @@ def test_settings_are_those_that_vllm_resolved(name: str, row: Row) -> None:
     found = settled(settle(shape_of(name, row["config"]), inputs_of(row["args"])))
     same = found.keys() - OWN_SETTINGS.get(row["hf_architecture"], frozenset())
     assert {field: found[field] for field in same} == {field: row["resolved"][field] for field in same}
+
+
+def refused_rows() -> Iterator[Row]:
+    """What vLLM refused to start with."""
+    yield from recorded("live_more.json")["refusals"]
+
+
+def is_planned_silently(row: Row) -> bool:
+    """Neither refused, nor warned of, nor with more memory needed than there is."""
+    try:
+        plan = plan_of("live_more.json", row)
+    except PlanError:
+        return False
+    return not plan.warnings and plan.min_bytes <= row["args"]["kv_cache_memory_bytes"]
+
+
+def test_what_vllm_refuses_is_refused_or_warned_of() -> None:
+    assert {row["id"] for row in refused_rows() if is_planned_silently(row)} == OTHER_KERNELS.keys()

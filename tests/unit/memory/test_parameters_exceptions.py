@@ -36,3 +36,33 @@ def test_a_pattern_covers(pattern: str, module: str, layer: int | None, covered:
 def test_a_list_that_is_not_there_covers_nothing() -> None:
     assert modules_of(Fields({}), "ignore") == Modules()
     assert not Modules().covers("lm_head")
+
+
+# Of each list: the layers that are alike to it, of 1, 2, 3, 11 and 12.
+ALIKE = {
+    "nothing": ([], [[1, 2, 3], [11, 12]]),
+    "a name in every layer": (["mlp.gate", "lm_head"], [[1, 2, 3], [11, 12]]),
+    "one layer": (["model.layers.2.mlp.gate"], [[1, 3], [2], [11, 12]]),
+    "the same of two layers, in another order": (
+        ["model.layers.1.mlp", "model.layers.1.attn", "model.layers.3.attn", "model.layers.3.mlp"],
+        [[1, 3], [2], [11, 12]],
+    ),
+    "different modules of two layers": (["layers.1.mlp", "layers.2.attn"], [[1], [2], [3], [11, 12]]),
+    "all of some layers by stars": (["model.layers.1.*", "model.layers.11*"], [[1], [2, 3], [11], [12]]),
+    "stars in every layer": (["model.layers.*.mlp*"], [[1, 2, 3], [11, 12]]),
+    "stars that may stand for a number": (["*.1*mlp"], [[1], [2], [3], [11], [12]]),
+    "an expression for any number": ([r"re:.*layers\.\d+\.mlp", r"re:layers\.[0-9]+\.attn"], [[1, 2, 3], [11, 12]]),
+    "an expression that names a number": ([r"re:.*layers\.1\d+\.mlp"], [[1], [2], [3], [11], [12]]),
+    "an expression with a range": ([r"re:.*layers\.[12]\.mlp"], [[1], [2], [3], [11], [12]]),
+    "a name that begins with a number": (["2.mlp"], [[1], [2], [3], [11], [12]]),
+    "a name that has a number in it": (["visual.blocks.2.mlp"], [[1, 2, 3], [11, 12]]),
+}
+
+
+@pytest.mark.parametrize(("patterns", "groups"), ALIKE.values(), ids=ALIKE)
+def test_layers_of_one_sign_have_the_same_modules_covered(patterns: list[str], groups: list[list[int]]) -> None:
+    modules = modules_of(Fields({"ignore": patterns}), "ignore")
+    signs: dict[object, list[int]] = {}
+    for layer in (1, 2, 3, 11, 12):
+        signs.setdefault(modules.sign(layer), []).append(layer)
+    assert list(signs.values()) == groups

@@ -8,6 +8,7 @@ import pytest
 
 from kvquota_api.memory.errors import EngineUnknownError, ModelConfigError, PlanError, UnknownArchitectureError
 from kvquota_api.memory.parameters import Weights, count_parameters, weights_per_gpu
+from kvquota_api.memory.presets import load_preset
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "memory"
 MODELS: dict[str, Any] = json.loads((DATA / "parameters.json").read_text())["models"]
@@ -124,7 +125,7 @@ def test_what_the_config_leaves_open_is_assumed_to_be_16_bits_and_said(stated: s
     weights = weights_per_gpu({**LLAMA, "torch_dtype": stated})
 
     assert weights.size == sized(LLAMA)
-    assert weights.assumptions == (f"weights are loaded in 16 bits: the config says {said} of their type",)
+    assert weights.assumptions == (f"what is not quantised is loaded in 16 bits: the config says {said} of its type",)
 
 
 def test_a_compute_type_that_is_not_known_is_refused() -> None:
@@ -296,3 +297,22 @@ def test_what_is_not_known_is_an_error(config: dict[str, Any], error: type[PlanE
         weights_per_gpu(config)
 
     assert says in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["layers.2.mlp.up_proj", r"re:.*layers\.[23]\.mlp\.up_proj"])
+def test_a_layer_that_is_stored_in_another_way_than_its_likes_is_counted_apart(name: str) -> None:
+    quantised = {"quant_method": "fp8", "modules_to_not_convert": ["lm_head", name]}
+    spared = 1 if "re:" not in name else 2
+
+    every = sized({**LLAMA, "quantization_config": {**quantised, "modules_to_not_convert": ["lm_head"]}})
+    assert sized({**LLAMA, "quantization_config": quantised}) == every + spared * MLP
+
+
+def test_qwen_next_has_a_layer_for_multi_token_prediction_that_its_config_leaves_out() -> None:
+    config = load_preset("qwen3-next-80b-a3b")
+    said = weights_per_gpu({**config, "num_nextn_predict_layers": 1}, drafts="WithDraft").size
+    without = weights_per_gpu(config).size
+
+    assert weights_per_gpu(config, drafts="WithDraft").size == said > without
+    with pytest.raises(ModelConfigError, match="num_nextn_predict_layers: the config has no layers"):
+        weights_per_gpu({**config, "num_nextn_predict_layers": 0}, drafts="WithDraft")

@@ -1,5 +1,6 @@
 """The pools that SGLang makes of its memory."""
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -25,7 +26,7 @@ def plan(model: ModelShape, kv_bytes: int, **inputs: Any) -> CachePlan:
 
 def test_a_dense_model_in_pages_of_16() -> None:
     """4 MiB are 64 pages of 16 tokens of 4096 bytes; one of them is never handed out."""
-    assert plan(shape(DENSE), 4 * 2**20, block_tokens=16) == CachePlan(
+    assert plan(shape(DENSE), 4 * 2**20, block_tokens=16, version="0.5.23") == CachePlan(
         blocks=63,
         null_blocks=0,
         block_tokens=16,
@@ -47,11 +48,11 @@ def test_a_dense_model_in_pages_of_16() -> None:
     [
         pytest.param(shape(DENSE), None, 1, True, False, id="one token where nothing is said"),
         pytest.param(shape(DENSE), 64, 64, False, False, id="what is asked for"),
-        pytest.param(shape(SPARSE), None, 64, False, False, id="64 for sparse attention"),
+        pytest.param(shape(SPARSE), None, 64, True, False, id="64 for sparse attention"),
         pytest.param(shape(SPARSE), 64, 64, False, False, id="64 asked for and taken"),
         pytest.param(shape(SPARSE), 16, 64, False, True, id="sparse attention takes 64 whatever is asked"),
         pytest.param(
-            shape((Indexer(128, ratio=4), Latent(512, 64, sparse=True))), None, 256, False, False, id="pooled keys"
+            shape((Indexer(128, ratio=4), Latent(512, 64, sparse=True))), None, 256, True, False, id="pooled keys"
         ),
     ],
 )
@@ -61,6 +62,18 @@ def test_page(model: ModelShape, block: int | None, expected: int, noted: bool, 
     assert found.block_tokens == expected
     assert any(note.startswith("block-size") for note in found.assumptions) is noted
     assert any(note.startswith("block-size") for note in found.warnings) is warned
+
+
+def test_the_version_that_is_not_given_is_an_assumption() -> None:
+    note = "engine-version: 0.5.23 of SGLang, the newest that is known"
+    stated = plan(shape(DENSE), 2**30, version="0.5.23")
+
+    assert note not in stated.assumptions
+    assert plan(shape(DENSE), 2**30) == replace(stated, assumptions=(note, *stated.assumptions))
+
+
+def test_the_type_that_is_not_given_is_an_assumption() -> None:
+    assert "kv-dtype: bfloat16, what SGLang makes of auto" in plan(shape(DENSE), 2**30, kv_dtype="auto").assumptions
 
 
 def test_the_pool_of_the_stage_with_the_widest_cells_decides() -> None:
@@ -182,7 +195,7 @@ def test_stages_set_aside_the_state_of_the_stage_with_the_most() -> None:
 def test_where_nothing_fits_the_plan_has_no_blocks(model: ModelShape, kv_bytes: int) -> None:
     found = plan(model, kv_bytes, block_tokens=1)
 
-    assert (found.blocks, found.tokens, found.kv_bytes, found.concurrency) == (0, 0, 0, 0)
+    assert (found.blocks, found.tokens, found.kv_bytes, found.concurrency) == (0, 0, 0, Fraction(0))
     assert found.min_bytes > kv_bytes
 
 

@@ -172,3 +172,18 @@ def test_bytes_that_are_no_text_are_passed_over() -> None:
 
 def test_a_setting_or_notice_that_is_not_there_is_none() -> None:
     assert (NOTHING.setting("dtype", "model"), NOTHING.notice("BlockTokens")) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "quote",
+    [
+        "INFO 11-29 10:00:00 [request_logger.py:65] Received request cmpl-1: params: SamplingParams(stop=['{}'])",
+        "INFO 11-29 10:00:00 logger.py:42] Received request cmpl-1: prompt: '{}', params: SamplingParams(n=1)",
+        "[2026-11-29 10:00:00 TP0] Receive: obj=GenerateReqInput(rid='1', text='{}')",
+    ],
+)
+def test_what_a_client_wrote_counts_for_nothing(quote: str) -> None:
+    log = (LOGS / "vllm-0.32.0-cpu.log").read_text()
+    lie = "GPU KV cache size: 1 tokens, Maximum concurrency for 5 tokens per request: 0.01x"
+    lies = [lie, "Available KV cache memory: 0.01 GiB", "CUDA out of memory. Tried to allocate 1.00 GiB"]
+    assert parse_log(log + "".join(quote.format(each) + "\n" for each in lies)) == parse_log(log)

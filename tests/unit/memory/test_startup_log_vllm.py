@@ -270,6 +270,15 @@ def test_why_the_engine_does_not_start_is_read_once(name: str, refusals: tuple[R
     assert facts_of(name).refusals == refusals
 
 
+def test_a_card_that_holds_weights_of_another_process_is_taken_too() -> None:
+    text = (
+        "ValueError: Free memory on device cuda:0 (61.2/79.18 GiB) on startup is less than the engine's budget after"
+        " excluding external process's weights (0.9, 71.26 GiB). Decrease GPU memory utilization\n"
+    )
+    refusal = Refusal("CardTaken", 1, needed=gib("71.26", 1), available=gib("61.2", 1))
+    assert parse_log(text).refusals == (refusal,)
+
+
 BUDGETS = {
     "what the memory profile leaves": ("vllm-0.7.3-v0.log", gib("2.39", 7)),
     "the process with the least": ("vllm-0.8.5-v0-rocm-tp2.log", gib("41.43", 11)),

@@ -20,7 +20,7 @@ def plan(model: ModelShape, kv_bytes: int = 2**30, **inputs: Any) -> CachePlan:
 
 def test_a_dense_model() -> None:
     """4,000,000 bytes are 976 whole tokens of 4096 bytes: 30.5 blocks of 32, and so 31."""
-    assert plan(shape(DENSE), 4_000_000, block_tokens=32, kv_dtype="bf16") == CachePlan(
+    assert plan(shape(DENSE), 4_000_000, version="1.2.0", block_tokens=32, kv_dtype="bf16") == CachePlan(
         blocks=31,
         null_blocks=0,
         block_tokens=32,
@@ -90,6 +90,17 @@ def test_block(version: str | None, asked: int | None, expected: int) -> None:
 
     assert found.block_tokens == expected
     assert any(note.startswith("block-size") for note in found.assumptions) is (asked is None)
+
+
+def test_what_is_not_given_is_an_assumption() -> None:
+    stated: dict[str, Any] = {"version": "1.2.0", "block_tokens": 32, "kv_dtype": "bf16"}
+
+    assert plan(shape(DENSE), **stated).assumptions == ()
+    assert plan(shape(DENSE)).assumptions == (
+        "engine-version: 0.18 of TensorRT-LLM or newer, for which the same rules are known",
+        "kv-dtype: bfloat16, what TensorRT-LLM makes of auto",
+        "block-size: 32 tokens, TensorRT-LLM's default",
+    )
 
 
 def test_sliding_layers_keep_every_token() -> None:

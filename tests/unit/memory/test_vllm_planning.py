@@ -11,7 +11,7 @@ from kvquota_api.amounts import Tokens
 from kvquota_api.memory.blocks import LayerGroup, blocks_for
 from kvquota_api.memory.cache_plan import CacheGroup, CachePlan
 from kvquota_api.memory.errors import EngineUnknownError, PoolTooSmallError
-from kvquota_api.memory.inputs import LONGEST, EngineInputs
+from kvquota_api.memory.inputs import LONGEST, EngineInputs, Platform
 from kvquota_api.memory.models.layers import (
     Attention,
     CompressorState,
@@ -86,7 +86,31 @@ def test_plan_says_everything_of_a_dense_model() -> None:
         max_model_len=8192,
         min_bytes=513 * 131072,
         groups=(CacheGroup("Full", 2, 131072, LayerGroup(kind="Full", block_tokens=16)),),
+        assumptions=(
+            "kv_cache_dtype not given: bfloat16, the type that the model computes in",
+            "block size not given: 16, the default on cuda-sm90 where no layer asks for another",
+        ),
     )
+
+
+@pytest.mark.parametrize(
+    ("model", "platform", "block"),
+    [
+        pytest.param(shape(FULL), "cuda-sm80", 16, id="GPUs take small blocks"),
+        pytest.param(shape(FULL), "cpu", 128, id="CPUs larger ones"),
+        pytest.param(shape(LATENT), "cpu", 16, id="but for latents"),
+        pytest.param(shape(RECORDS), "cpu", 256, id="and for records"),
+    ],
+)
+def test_a_block_size_that_was_not_given_is_that_of_the_platform(
+    model: ModelShape, platform: Platform, block: int
+) -> None:
+    said = settle(model, asked(platform=platform)).assumptions
+    assert [each for each in said if each.startswith("block size")] == [
+        f"block size not given: {block}, the default on {platform} where no layer asks for another"
+    ]
+    given = settle(model, asked(platform=platform, block_tokens=32)).assumptions
+    assert not [each for each in given if each.startswith("block size")]
 
 
 def test_what_was_not_given_is_an_assumption() -> None:
@@ -98,6 +122,8 @@ def test_what_was_not_given_is_an_assumption() -> None:
         "prefix caching not given: True, the default for this kind of model",
         "max_num_batched_tokens not given: 8192, the default on cuda-sm90",
         "max_num_seqs not given: 1024, the default on cuda-sm90",
+        "kv_cache_dtype not given: bfloat16, the type that the model computes in",
+        "block size not given: 16, the default on cuda-sm90 where no layer asks for another",
         "asynchronous scheduling not given: True, the default of this version",
     )
 

@@ -7,6 +7,7 @@ Invariants:
 1. Layers that keep every token, sliding layers and recurrent layers are never mixed: each has its own buffer.
 2. A kind of cache that llama.cpp is not known to keep is an error that names it.
 3. Recurrent state is fp32 whatever the types of K and V.
+4. A file without the tensors of latent attention (made before April 2025) keeps K and V of every head.
 
 Source: src/llama-kv-cache.cpp, llama-kv-cache-{iswa,dsa,msa}.cpp, llama-memory-recurrent.cpp, llama-hparams.cpp of
 build 11434.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kvquota_api.memory.build_dates import date_of
@@ -122,6 +123,8 @@ class Cells:
 
 def cells_of(model: ModelShape, inputs: EngineInputs, types: CacheTypes) -> Cells:
     """The cells of the model with its draft layers. Raises EngineUnknownError, UnknownArchitectureError."""
+    if not inputs.latent:
+        model = _with_whole_heads(model)
     _check(model, inputs, types)
     full = [layer for layer in model.layers if _keeps_tokens(layer) and not _windowed(model, inputs, layer)]
     sliding = [layer for layer in model.layers if _windowed(model, inputs, layer)]
@@ -137,6 +140,21 @@ def cells_of(model: ModelShape, inputs: EngineInputs, types: CacheTypes) -> Cell
         state_layers=len(states),
         window=_window_of(model, sliding),
     )
+
+
+def _with_whole_heads(model: ModelShape) -> ModelShape:
+    return replace(model, layers=tuple(tuple(_whole(model, cache) for cache in layer) for layer in model.layers))
+
+
+def _whole(model: ModelShape, cache: Cache) -> Cache:
+    if not isinstance(cache, Latent):
+        return cache
+    if cache.whole is None:
+        raise EngineUnknownError(
+            f"no MLA: what {model.architecture} keeps without latents is not known (num_attention_heads,"
+            " qk_nope_head_dim, v_head_dim): plan it with them"
+        )
+    return cache.whole
 
 
 def state_elements(cache: StateCache) -> int:

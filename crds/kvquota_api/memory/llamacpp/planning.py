@@ -12,10 +12,11 @@ Invariants:
 1. llama.cpp takes what its context needs when it starts, not what is left: the bytes given only bound it.
 2. A running request holds its whole slot, whatever its length; in a unified cache, as many cells as it has tokens.
 3. The sizes are of all GPUs together.
+4. Whether a file has the tensors of latent attention is not in the config: a plan with latents warns of what one
+   without them keeps.
 
-It does not know: V padded to the widest layer where flash attention is off, GGUF files of DeepSeek models that were
-made without the tensors for latent attention (before April 2025; they keep full heads), how layers are spread over
-GPUs, and the paddings of builds before 6868 (October 2025).
+It does not know: V padded to the widest layer where flash attention is off, how layers are spread over GPUs, and the
+paddings of builds before 6868 (October 2025).
 
 Source: src/llama-context.cpp, src/llama-kv-cache-iswa.cpp of build 11434.
 """
@@ -28,15 +29,16 @@ from typing import Final
 
 from kvquota_api.memory.blocks import LayerGroup
 from kvquota_api.memory.cache_plan import CacheGroup, CachePlan
-from kvquota_api.memory.errors import EngineUnknownError, PoolTooSmallError
+from kvquota_api.memory.errors import EngineUnknownError, PlanError, PoolTooSmallError
 from kvquota_api.memory.inputs import LONGEST, EngineInputs
 from kvquota_api.memory.lengths import positions_of
 from kvquota_api.memory.llamacpp.cells import Cells, cells_of
-from kvquota_api.memory.llamacpp.types import cache_types
-from kvquota_api.memory.models.layers import ModelShape
+from kvquota_api.memory.llamacpp.types import CacheTypes, cache_types
+from kvquota_api.memory.models.layers import Latent, ModelShape
 
 PAD_TOKENS: Final = 256  # a slot's context and its window are rounded up to it (GGML_PAD in llama-context.cpp)
 MICRO_BATCH_TOKENS: Final = 512  # tokens computed at once (--ubatch-size)
+PLANNED_BUILD: Final = 11434  # whose rules these are, where no version is given
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +75,48 @@ def plan_cache(model: ModelShape, inputs: EngineInputs, kv_bytes: int) -> CacheP
     types, type_notes = cache_types(inputs.kv_dtype)
     cells = cells_of(model, inputs, types)
     micro_batch, batch_notes = _micro_batch(inputs, cells)
-    empty = _Context(inputs.slots, 1 if inputs.unified else inputs.slots, micro_batch)
+    slots = inputs.slots or 1
+    empty = _Context(slots, 1 if inputs.unified else slots, micro_batch)
     total, length_notes = _asked(model, inputs, kv_bytes)
     context = _divided(empty, total) if total else _longest(empty, cells, positions_of(model), kv_bytes)
-    plan = replace(_plan(context, cells), assumptions=(*type_notes, *batch_notes, *length_notes))
+    notes = (*_default_notes(inputs), *type_notes, *batch_notes, *length_notes)
+    warnings = (*_block_warnings(inputs), *_latent_warnings(model, inputs, types, cells))
+    plan = replace(_plan(context, cells), assumptions=notes, warnings=warnings)
     if not kv_bytes or plan.min_bytes <= kv_bytes:
         return plan
-    return replace(plan, concurrency=Fraction(0), warnings=("llama.cpp does not start: its context does not fit",))
+    refused = "llama.cpp does not start: its context does not fit"
+    return replace(plan, concurrency=Fraction(0), warnings=(refused, *warnings))
+
+
+def _default_notes(inputs: EngineInputs) -> tuple[str, ...]:
+    """What is planned for where the flags of the server are not given."""
+    defaults = (
+        (inputs.version, f"engine-version: build {PLANNED_BUILD} of llama.cpp, the newest that is known"),
+        (inputs.block_tokens, "block-size: 1 token, as llama.cpp counts single cells"),
+        (inputs.slots, "slots: 1, which holds the whole context; current servers choose 4 that share it"),
+        (inputs.unified, "kv-unified: off, so that every slot has a part of its own"),
+    )
+    return tuple(note for given, note in defaults if given is None)
+
+
+def _block_warnings(inputs: EngineInputs) -> tuple[str, ...]:
+    if inputs.block_tokens in (None, 1):
+        return ()
+    return (f"block-size: llama.cpp counts single cells, not blocks of {inputs.block_tokens} tokens",)
+
+
+def _latent_warnings(model: ModelShape, inputs: EngineInputs, types: CacheTypes, cells: Cells) -> tuple[str, ...]:
+    """The other size that the same model may have: its file decides, which nobody has shown."""
+    if not inputs.latent or not any(isinstance(cache, Latent) for layer in model.layers for cache in layer):
+        return ()
+    try:
+        whole = cells_of(model, replace(inputs, latent=False), types)
+    except PlanError:
+        return ()
+    return (
+        f"latent attention: {cells.full:,} B per token, if the file has the tensors for it; a file made without the MLA"
+        f" tensors (before April 2025) keeps {whole.full:,} B per token: plan such a file with --no-mla",
+    )
 
 
 def _micro_batch(inputs: EngineInputs, cells: Cells) -> tuple[int, tuple[str, ...]]:
@@ -125,32 +162,34 @@ def _longest(empty: _Context, cells: Cells, positions: int, kv_bytes: int) -> _C
 
 
 def _plan(context: _Context, cells: Cells) -> CachePlan:
-    """Counted in cells; a model that keeps only states, in slots."""
+    """Counted in cells; a model of which no layer keeps every token, in slots."""
     tokens = context.streams * context.each
+    held = context.held(cells)
     return CachePlan(
         blocks=tokens if cells.full else context.slots,
         null_blocks=0,
         block_tokens=1 if cells.full else context.each,
-        bytes_per_token=cells.full,
-        bytes_per_block=cells.full or cells.state,
-        kv_bytes=context.held(cells),
+        bytes_per_token=cells.full or cells.sliding,
+        bytes_per_block=cells.full or held // context.slots,
+        kv_bytes=held,
         tokens=tokens,
         logged_tokens=tokens,
         concurrency=Fraction(context.streams) if cells.full else Fraction(context.slots),
         max_model_len=context.each,
-        min_bytes=context.held(cells),
+        min_bytes=held,
         groups=tuple(_groups(context, cells)),
     )
 
 
 def _groups(context: _Context, cells: Cells) -> list[CacheGroup]:
-    """The layers that keep every token cost a request its cells; the buffers beside them cost nothing there."""
+    """The layers that keep every token cost a request its cells, the buffers beside them nothing there; where there are
+    no such layers, a request costs its slot."""
     free = LayerGroup(kind="State", block_tokens=1)
-    state = free if cells.full else LayerGroup(kind="State", block_tokens=1, fixed_blocks=1)
+    slot = LayerGroup(kind="State", block_tokens=1, fixed_blocks=1)
     parts = (
         ("Full", cells.full_layers, cells.full, _cost(context)),
-        ("Sliding", cells.sliding_layers, cells.sliding, free),
-        ("State", cells.state_layers, cells.state, state),
+        ("Sliding", cells.sliding_layers, cells.sliding, free if cells.full else slot),
+        ("State", cells.state_layers, cells.state, free if cells.full or cells.sliding else slot),
     )
     return [CacheGroup(kind, layers, page, cost) for kind, layers, page, cost in parts if layers]
 

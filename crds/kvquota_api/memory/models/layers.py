@@ -10,7 +10,7 @@ Pure values. Invariants:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Dtype = Literal["fp32", "bf16", "fp16"]
@@ -45,13 +45,16 @@ class Latent:
     """MLA: keeps one latent of `rank` and one position part of `rope` elements per token, the same on every GPU.
 
     `sparse`: only some tokens are attended to (an indexer chooses them); `window`: tokens that a sliding layer looks
-    back.
+    back. `whole`: the keys and values that it stands for, which an engine keeps that has no form of its own for
+    latents; None where the config does not say, or no engine does. Latents that differ in it alone are equal: it is
+    nothing that is kept beside them.
     """
 
     rank: int
     rope: int
     sparse: bool = False
     window: int | None = None
+    whole: Attention | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from fractions import Fraction
 from typing import Final
 
 from kvquota_api.memory.models.fields import Fields
-from kvquota_api.memory.parameters.exceptions import Modules, gathered, modules_of
+from kvquota_api.memory.parameters.exceptions import Modules, Sign, gathered, modules_of
 from kvquota_api.memory.parameters.formats import (
     FP8,
     FP8_ROWS,
@@ -58,6 +58,11 @@ def stored_as(rules: Rules, module: str, layer: int | None = None, *, also: str 
         if rule.modules.covers(module, layer) or (also and rule.modules.covers(also)):
             return rule.stored
     return None
+
+
+def sign_of(rules: Rules, layer: int) -> tuple[Sign, ...]:
+    """Equal for layers whose modules of the same name are stored alike."""
+    return tuple(rule.modules.sign(layer) for rule in rules)
 
 
 def rules_of(quantisation: Fields) -> Rules:

@@ -1,6 +1,6 @@
 """The parameters of a model, tensor by tensor, from its config.json.
 
-Decides which family's rules hold, by `model_type`. Pure.
+Decides which family's rules hold, by `model_type`, else by `architectures`. Pure.
 
 Invariants:
 
@@ -13,12 +13,14 @@ It does not know how the weights are stored or spread: see `stored` and `per_gpu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from kvquota_api.memory.errors import UnknownArchitectureError
+from kvquota_api.memory.errors import ModelConfigError, UnknownArchitectureError
+from kvquota_api.memory.models.families.table import BY_ARCHITECTURE
 from kvquota_api.memory.models.fields import Fields
 from kvquota_api.memory.parameters.families import (
     compressed,
@@ -112,16 +114,36 @@ SEEING: Final[Mapping[str, tuple[str, Tower]]] = {
     "qwen3_vl": ("qwen3_vl_text", vision.qwen3_vl),
     "qwen3_vl_moe": ("qwen3_vl_moe_text", vision.qwen3_vl),
 }
+_HEAD: Final = re.compile(r"(?:For[A-Z]|LMHead)\w*$")  # the end of an architecture's name: what the model is for
+INSTEAD: Final = "or state the size of all weights on one GPU instead (--weights, spec.memory.weights)"
 NO_VISION: Final = "the vision tower is not counted among the weights: vision_config is missing"
 
 
 def count_parameters(config: Mapping[str, Any]) -> ParameterCount:
     """All weights of the model. Raises UnknownArchitectureError, ModelConfigError; both name the field."""
-    model_type = config.get("model_type")
+    fields = Fields(config)
+    model_type = config.get("model_type") or _type_of_architecture(fields)
     seeing = SEEING.get(model_type) if isinstance(model_type, str) else None
-    if seeing is None:
-        return _language(Fields(config), model_type)
-    return _seeing(Fields(config), *seeing)
+    try:
+        return _language(fields, model_type) if seeing is None else _seeing(fields, *seeing)
+    except ModelConfigError as error:
+        raise ModelConfigError(f"{error}, {INSTEAD}") from error
+
+
+def _type_of_architecture(fields: Fields) -> str | None:
+    """The type that the architecture's name says, of those that its family has; None where that is none or several."""
+    name = fields.sequence("architectures")[0] if fields.says("architectures") else None
+    if not isinstance(name, str) or name not in BY_ARCHITECTURE:
+        return None
+    types = BY_ARCHITECTURE[name].types
+    called = _squeezed(_HEAD.sub("", name))
+    named = [each for each in types if _squeezed(each.removesuffix("_text")) == called]
+    found = named or types
+    return found[0] if len(found) == 1 else None
+
+
+def _squeezed(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")
 
 
 def _language(fields: Fields, model_type: object) -> ParameterCount:
@@ -129,7 +151,7 @@ def _language(fields: Fields, model_type: object) -> ParameterCount:
     if family is None:
         raise UnknownArchitectureError(
             f"{fields.path}model_type: the planner cannot count the weights of {quoted(model_type)}: state their size"
-            " on one GPU instead, as the engine's log or the checkpoint's files give it"
+            " on one GPU instead (--weights, spec.memory.weights), as an engine's log or the checkpoint's files give it"
         )
     return family(fields)
 

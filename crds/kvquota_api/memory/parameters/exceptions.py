@@ -8,6 +8,7 @@ Invariants:
 2. `*` and `.*` stand for any text; of regular expressions (`re:`) only what `_PIECE` allows is taken, so that matching
    takes no longer than a few passes over a name. Everything else is a ModelConfigError that names the pattern.
 3. What stands before `layers.` in a name does not matter: engines and checkpoints differ in it.
+4. Layers that `sign` gives the same value have the same modules covered, but for the number in their names.
 """
 
 from __future__ import annotations
@@ -30,21 +31,34 @@ _ROOTS: Final = (
 )
 _LAYER: Final = re.compile(r"\blayers\.(\d+)(?:\.|\*|$)")
 _PIECE: Final = re.compile(r"(?:[\w\-\\.^$?:|()\[\]]|\\d\+|\[0-9\]\+)*")  # no repetition but of digits
+_ANY_NUMBER: Final = "[0-9]+"
+_TELLS_DIGITS: Final = re.compile(r"[0-9\[]")  # in an expression without _ANY_NUMBER: it may tell digits apart
 
 Covers = Callable[[str], bool]
+Sign = tuple[int, frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Modules:
-    """A set of modules. `of_layer`: what covers modules of one layer, `anywhere`: of every layer or of none."""
+    """A set of modules. `of_layer`: what covers modules of one layer, `anywhere`: of every layer or of none.
+
+    `signs`: the patterns of a layer without its number; `numbered`: whether one of `anywhere` may tell a layer from
+    another by more than how many digits its number has.
+    """
 
     of_layer: Mapping[int, tuple[Covers, ...]] = field(default_factory=dict)
     anywhere: tuple[Covers, ...] = ()
+    signs: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    numbered: bool = False
 
     def covers(self, module: str, layer: int | None = None) -> bool:
         """Whether `module` (its full name without what stands before `layers.`) is among them."""
         own = () if layer is None else self.of_layer.get(layer, ())
         return any(each(module) for each in (*own, *self.anywhere))
+
+    def sign(self, layer: int) -> Sign:
+        """Equal for layers of which the same modules are covered."""
+        return layer if self.numbered else len(str(layer)), self.signs.get(layer, frozenset())
 
 
 def modules_of(fields: Fields, name: str) -> Modules:
@@ -59,15 +73,34 @@ def modules_of(fields: Fields, name: str) -> Modules:
 
 def gathered(fields: Fields, name: str, patterns: Iterable[object]) -> Modules:
     """The modules that `patterns` mean; `fields` and `name` say in a message where they stand."""
-    of_layer: dict[int, list[Covers]] = {}
+    of_layer: dict[int, list[tuple[str, Covers]]] = {}
     anywhere: list[Covers] = []
+    numbered = False
     for pattern in patterns:
         if not isinstance(pattern, str) or len(pattern) > MAX_PATTERN:
             fields.refuse(name, "has an entry that is no pattern of module names")
         number = None if pattern.startswith("re:") else _LAYER.search(pattern)
-        target = anywhere if number is None else of_layer.setdefault(int(number.group(1)), [])
-        target.append(_matcher(fields, name, pattern))
-    return Modules({layer: tuple(each) for layer, each in of_layer.items()}, tuple(anywhere))
+        covers = _matcher(fields, name, pattern)
+        if number is None:
+            anywhere.append(covers)
+            numbered = numbered or _tells_numbers(pattern)
+        else:
+            sign = pattern[: number.start(1)] + pattern[number.end(1) :]
+            of_layer.setdefault(int(number.group(1)), []).append((sign, covers))
+    return Modules(
+        {layer: tuple(covers for _, covers in each) for layer, each in of_layer.items()},
+        tuple(anywhere),
+        {layer: frozenset(sign for sign, _ in each) for layer, each in of_layer.items()},
+        numbered,
+    )
+
+
+def _tells_numbers(pattern: str) -> bool:
+    """Whether a pattern without a layer may hold for one layer, and not for another whose number is as long."""
+    if pattern.startswith("re:"):
+        return _TELLS_DIGITS.search(pattern.replace(_ANY_NUMBER, "")) is not None
+    plain = without_root(pattern)
+    return (_TELLS_DIGITS.search(plain) if "*" in plain else _TELLS_DIGITS.match(plain)) is not None
 
 
 def without_root(module: str) -> str:

@@ -15,6 +15,7 @@ It does not know expert parallelism, which spreads the same bytes, nor what a lo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -32,6 +33,7 @@ from kvquota_api.memory.parameters.checkpoint import (
     Rules,
     names_no_exception,
     rules_of,
+    sign_of,
     stored_as,
 )
 from kvquota_api.memory.parameters.counting import count_parameters
@@ -104,9 +106,9 @@ def weights_per_gpu(
     count = count_parameters(config)
     stored, assumptions = stored_of(config, weight_dtype, dtype)
     stored = replace(stored, kernels="Triton" if platform == "cuda-sm90" else "Marlin", absorbs=engine == "vLLM")
+    each_layer = _layers_bytes(count.layers, stored, tensor)
     sizes = [
-        sum((_layer_bytes(count.layers[layer], stored, tensor, layer) for layer in layers), Fraction(0))
-        + sum((_tensor_bytes(each, stored, tensor, _Place(each.module)) for each in ends), Fraction(0))
+        sum((each_layer[layer] for layer in layers), Fraction(0)) + _ends_bytes(ends, stored, tensor)
         for layers, ends in zip(_stages(count, pipeline), _ends(count, pipeline), strict=True)
     ]
     if drafts == "WithDraft":
@@ -162,7 +164,7 @@ def _plain(config: Mapping[str, Any], dtype: str) -> tuple[int, tuple[str, ...]]
     stated = _stated_dtype(config)
     if stated in ("bfloat16", "float16"):
         return 2, ()
-    return 2, (f"weights are loaded in 16 bits: the config says {stated or 'nothing'} of their type",)
+    return 2, (f"what is not quantised is loaded in 16 bits: the config says {stated or 'nothing'} of its type",)
 
 
 def _stated_dtype(config: Mapping[str, Any]) -> str | None:
@@ -188,6 +190,27 @@ def _ends(count: ParameterCount, pipeline: int) -> list[Tensors]:
     if pipeline == 1:
         return [(*count.first, *count.last)]
     return [count.first, *[()] * (pipeline - 2), (*count.last, *again)]
+
+
+def _ends_bytes(tensors: Tensors, stored: Stored, tensor: int) -> Fraction:
+    """What a stage has beside its layers; the very same tensors, as a vision tower's layers have them, count once."""
+    number, known = Counter(map(id, tensors)), {id(each): each for each in tensors}
+    return sum(
+        (number[key] * _tensor_bytes(each, stored, tensor, _Place(each.module)) for key, each in known.items()),
+        Fraction(0),
+    )
+
+
+def _layers_bytes(layers: tuple[Tensors, ...], stored: Stored, tensor: int) -> list[Fraction]:
+    """Bytes of each layer; layers of the very same tensors that are stored alike are counted once."""
+    counted: dict[object, Fraction] = {}
+    sizes = []
+    for index, layer in enumerate(layers):
+        kind = (tuple(map(id, layer)), sign_of(stored.rules, index))
+        if kind not in counted:
+            counted[kind] = _layer_bytes(layer, stored, tensor, index)
+        sizes.append(counted[kind])
+    return sizes
 
 
 def _layer_bytes(tensors: Tensors, stored: Stored, tensor: int, layer: int) -> Fraction:

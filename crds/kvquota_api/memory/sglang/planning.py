@@ -32,7 +32,7 @@ from kvquota_api.memory.lengths import length_asked, positions_of
 from kvquota_api.memory.models.layers import Indexer, ModelShape
 from kvquota_api.memory.sglang.cells import Cells, Kept, stages
 from kvquota_api.memory.sglang.dtypes import kv_dtype, kv_dtype_of
-from kvquota_api.memory.sglang.releases import rules_of
+from kvquota_api.memory.sglang.releases import rules_of, version_notes
 from kvquota_api.memory.sglang.states import StateTypes
 
 SLIDING_RATIO: Final = Fraction(4, 5)  # tokens of the sliding pool per token of the full one (--swa-full-tokens-ratio)
@@ -82,10 +82,15 @@ def plan_cache(model: ModelShape, inputs: EngineInputs, kv_bytes: int) -> CacheP
     deciding = _deciding(layout, cut)
     tokens = _tokens(layout, deciding, kv_bytes)
     length, length_notes = _length(model, inputs, tokens)
-    notes = (*assumptions, *page_notes, *ratio_notes, *slot_notes, *length_notes, *_data_notes(inputs))
+    assumed = (*version_notes(inputs.version), *assumptions, *page_notes, *ratio_notes, *slot_notes, *length_notes)
     plan = _plan(layout, deciding, tokens, length)
     held = max(layout.held(cells, tokens) for cells in cut) if tokens else 0
-    return replace(plan, kv_bytes=held, assumptions=notes, warnings=(*warnings, *_warnings(kept, tokens, length)))
+    return replace(
+        plan,
+        kv_bytes=held,
+        assumptions=(*assumed, *_data_notes(inputs)),
+        warnings=(*warnings, *_warnings(kept, tokens, length)),
+    )
 
 
 def _state_types(model: ModelShape, inputs: EngineInputs) -> StateTypes:
@@ -107,7 +112,9 @@ def _page(model: ModelShape, inputs: EngineInputs) -> tuple[int, tuple[str, ...]
             return inputs.block_tokens, (), ()
         return 1, ("block-size: 1 token, SGLang's page where no attention backend asks for another",), ()
     page = SPARSE_PAGE_TOKENS * indexer.ratio
-    if inputs.block_tokens in (None, page):
+    if inputs.block_tokens is None:
+        return page, (f"block-size: {page} tokens, SGLang's page of sparse attention",), ()
+    if inputs.block_tokens == page:
         return page, (), ()
     return page, (), (f"block-size: SGLang takes {page} tokens for sparse attention, not {inputs.block_tokens}",)
 

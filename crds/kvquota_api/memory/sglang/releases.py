@@ -100,6 +100,13 @@ def rules_of(version: str | None) -> Rules:
     )
 
 
+def version_notes(version: str | None) -> tuple[str, ...]:
+    """What is assumed where no version is given."""
+    if version is not None:
+        return ()
+    return (f"engine-version: {'.'.join(map(str, PLANNED[:3]))} of SGLang, the newest that is known",)
+
+
 def release_of(version: str) -> Release:
     """(major, minor, patch, post) of a version like "0.5.3.post1", or of the last release before a date."""
     date = date_of(version)

@@ -11,6 +11,7 @@ from typing import Literal
 
 from kvquota_api.memory.cache_plan import CachePlan
 from kvquota_api.memory.inputs import EngineInputs
+from kvquota_api.memory.models.layers import ModelShape
 from kvquota_api.memory.startup_log.facts import LogFacts
 from kvquota_api.memory.startup_log.figures import Count, Size
 
@@ -34,7 +35,8 @@ Subject = Literal[
 class PlannedMemory:
     """The parts of one card as planned, in bytes, None where the plan does not say.
 
-    `kv`: the budget for the cache, of which the plan takes whole blocks; `graphs`: CUDA graphs.
+    `kv`: the budget for the cache, of which the plan takes whole blocks; `graphs`: CUDA graphs; `part`: of the card,
+    that the engine may use; `taken`: subjects that the plan has from this very log, which are not compared.
     """
 
     card: int | None = None
@@ -43,6 +45,8 @@ class PlannedMemory:
     activation: int | None = None
     non_torch: int | None = None
     graphs: int | None = None
+    part: Fraction | None = None
+    taken: frozenset[Subject] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +68,13 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One comparison. `inputs`: what the plan was made for, None where that is not known."""
+    """One comparison. `inputs`, `model`: what the plan was made for, None where that is not known."""
 
     facts: LogFacts
     plan: CachePlan
     inputs: EngineInputs | None
     memory: PlannedMemory
+    model: ModelShape | None = None
 
     @property
     def longest(self) -> Count | None:

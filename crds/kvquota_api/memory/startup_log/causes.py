@@ -18,7 +18,8 @@ from typing import Any, Final
 from kvquota_api.amounts import format_bytes
 from kvquota_api.memory.inputs import EngineInputs
 from kvquota_api.memory.startup_log.cases import Case, Figure, Subject
-from kvquota_api.memory.startup_log.stating import facts_to_inputs, kv_memory
+from kvquota_api.memory.startup_log.engine_rules import all_stages, capped, sliding_share, state_share, whole_heads
+from kvquota_api.memory.startup_log.stating import facts_to_inputs, kv_memory, memory_fraction
 from kvquota_api.quoting import quoted
 
 Rule = Callable[[Case, Figure, tuple[Figure, ...]], str | None]
@@ -40,12 +41,15 @@ _FLAGS: Final = {  # of EngineInputs, those that change a cache, as a person kno
     "slots": "--slots",
     "unified": "one cache for all slots",
 }
+_NEEDED_FLAGS: Final = {"max_model_len": "--max-model-len", **_FLAGS}  # llama.cpp takes what its context needs
 _ALIASES: Final = {  # types that have more than one name; latents of fp8 are packed where the engine decides so
     "bf16": "bfloat16",
     "fp16": "float16",
     "half": "float16",
     "fp32": "float32",
     "float": "float32",
+    "f16": "float16",
+    "f32": "float32",
     "fp8_e4m3": "fp8",
     "fp8_ds_mla": "fp8",
 }
@@ -90,7 +94,26 @@ def _cut_length(case: Case, _: Figure, __: tuple[Figure, ...]) -> str | None:
 
 
 def _other_flags(case: Case, _: Figure, __: tuple[Figure, ...]) -> str | None:
-    return _flags_apart(case, _FLAGS)
+    return _flags_apart(case, _NEEDED_FLAGS if case.facts.engine == "LlamaCpp" else _FLAGS)
+
+
+def _other_model(case: Case, _: Figure, __: tuple[Figure, ...]) -> str | None:
+    """vLLM and SGLang print the architecture, of a drafter too; llama.cpp the layers."""
+    if case.model is None:
+        return None
+    named = [each for each in case.facts.settings if each.name == "architecture"]
+    if named and case.model.architecture not in [each.value for each in named]:
+        return (
+            f"the engine's model is a {quoted(named[0].value)} (line {named[0].line}) and the plan's a"
+            f" {quoted(case.model.architecture)}: plan with the engine's model"
+        )
+    said, layers = case.facts.setting("n_layer"), len(case.model.layers)
+    if said is None or not said.value.isdecimal() or int(said.value) == layers:
+        return None
+    return (
+        f"the engine's model has {said.value} layers (line {said.line}) and the plan's {layers}: plan with the"
+        " engine's model"
+    )
 
 
 def _other_weight_flags(case: Case, _: Figure, __: tuple[Figure, ...]) -> str | None:
@@ -120,11 +143,12 @@ def _apart(inputs: EngineInputs, said: dict[str, Any], name: str) -> bool:
 
 
 def _meant(value: Any) -> object:
-    return _ALIASES.get(value, value)
+    """Types by one name, of llama.cpp keys and values each."""
+    return [_ALIASES.get(each, each) for each in value.split("/")] if isinstance(value, str) else value
 
 
 def _flag(name: str, engine: object, planned: object) -> str:
-    return f"{_FLAGS[name]} is {_shown(engine)} for the engine and {_shown(planned)} for the plan"
+    return f"{_NEEDED_FLAGS[name]} is {_shown(engine)} for the engine and {_shown(planned)} for the plan"
 
 
 def _shown(value: object) -> str:
@@ -198,9 +222,9 @@ def _other_meaning(case: Case, figure: Figure, _: tuple[Figure, ...]) -> str | N
     return None
 
 
-def _other_budget(_: Case, __: Figure, figures: tuple[Figure, ...]) -> str | None:
+def _other_budget(case: Case, _: Figure, figures: tuple[Figure, ...]) -> str | None:
     budget = next((each for each in figures if each.subject == "kvBytes"), None)
-    if budget is None or abs(budget.engine - budget.plan) <= budget.rounding:
+    if budget is None or case.facts.engine == "LlamaCpp" or abs(budget.engine - budget.plan) <= budget.rounding:
         return None
     return (
         f"the engine has {format_bytes(int(budget.engine))} for its cache (line {budget.line}) and the plan "
@@ -219,11 +243,47 @@ def _other_width(_: Case, figure: Figure, figures: tuple[Figure, ...]) -> str | 
     return None
 
 
+def _needs(case: Case, figure: Figure, figures: tuple[Figure, ...]) -> str | None:
+    """What llama.cpp takes follows from its model and flags, not from what is left."""
+    if case.facts.engine != "LlamaCpp":
+        return None
+    rules = (_other_model, _other_flags, whole_heads)
+    return next((cause for rule in rules if (cause := rule(case, figure, figures)) is not None), None)
+
+
 def _told(case: Case, _: Figure, __: tuple[Figure, ...]) -> str | None:
     told, budget = case.facts.setting("kv_cache_memory_bytes"), kv_memory(case.facts)
     if told is None or budget is None or budget.line != told.line:
         return None
     return f"the engine was told the size of its cache (line {told.line}): plan with --kv-memory {budget.bytes}"
+
+
+def _other_part(case: Case, _: Figure, __: tuple[Figure, ...]) -> str | None:
+    said, planned = memory_fraction(case.facts), case.memory.part
+    if said is None or planned is None or abs(said.value - planned) <= said.rounding:
+        return None
+    return (
+        f"the engine may use {float(said.value):g} of the card (line {said.line}) and the plan {float(planned):g}: plan"
+        f" with --gpu-memory-utilization {float(said.value):g}"
+    )
+
+
+def _other_card(_: Case, figure: Figure, __: tuple[Figure, ...]) -> str | None:
+    """The plan's card is another one only where it was told so."""
+    return (
+        f"the plan was told {format_bytes(int(figure.plan))} and the engine's smallest card has"
+        f" {format_bytes(int(figure.engine))} (line {figure.line}): plan without --gpu-memory"
+    )
+
+
+def _stated(case: Case, figure: Figure, __: tuple[Figure, ...]) -> str | None:
+    """A size that the plan was given, and neither comes to nor has from the log."""
+    if case.memory.kv is None:
+        return None
+    return (
+        f"the plan was told {format_bytes(int(figure.plan))} and the engine has {format_bytes(int(figure.engine))}"
+        f" (line {figure.line}): plan without --kv-memory"
+    )
 
 
 def _parts_apart(_: Case, figure: Figure, figures: tuple[Figure, ...]) -> str | None:
@@ -277,16 +337,25 @@ _PART_NAMES: Final[dict[Subject, str]] = {
     "nonTorch": "memory outside PyTorch",
     "graphs": "CUDA graphs",
 }
-_SHAPE: Final[tuple[Rule, ...]] = (_other_flags, _other_block, _packed, _padding)
+_SHAPE: Final[tuple[Rule, ...]] = (
+    _other_model,
+    _other_flags,
+    _other_block,
+    _packed,
+    _padding,
+    sliding_share,
+    state_share,
+    capped,
+)
 _RULES: Final[dict[Subject, Iterable[Rule]]] = {
     "blocks": (_overridden, *_SHAPE, _several_gpus, _other_budget, _other_width),
     "loggedTokens": (_overridden, _other_length, *_SHAPE, _several_gpus, _other_meaning, _other_budget, _other_width),
     "concurrency": (_overridden, _other_length, *_SHAPE, _several_gpus, _other_budget, _other_width),
     "maxModelLen": (_cut_length,),
     "blockTokens": (_other_flags,),
-    "kvBytes": (_told, _parts_apart, _graphs_aside, _held_by_others),
-    "minBytes": _SHAPE,
-    "card": (),
+    "kvBytes": (_needs, _told, _stated, _other_part, _parts_apart, _graphs_aside, _held_by_others),
+    "minBytes": (all_stages, *_SHAPE),
+    "card": (_other_card,),
     "weights": (_other_weight_flags, _quantised),
     "activation": (),
     "nonTorch": (),

@@ -5,7 +5,8 @@ Decides which figures are compared and how far two may be apart before they diff
 1. Only what both log and plan say is compared, each subject at most once.
 2. Two figures are within rounding if what the log cut off explains all of the difference. Where the plan was made from
    the log's own rounded budget, the blocks that the rounding is worth count too.
-3. Of several processes the one that decides counts: with the least cache, with the most of every other part.
+   A figure that the plan has from this log is shown and never agrees.
+3. Of several processes the one that decides counts: with the least cache or card, with the most of every other part.
 
 It does not know why two figures differ: that is `causes`.
 """
@@ -13,19 +14,20 @@ It does not know why two figures differ: that is `causes`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final, Literal
 
 from kvquota_api.memory.cache_plan import CachePlan
 from kvquota_api.memory.inputs import EngineInputs
+from kvquota_api.memory.models.layers import ModelShape
 from kvquota_api.memory.startup_log.cases import Case, Figure, PlannedMemory, Subject
 from kvquota_api.memory.startup_log.causes import cause_of
 from kvquota_api.memory.startup_log.facts import LogFacts, RankFacts
 from kvquota_api.memory.startup_log.figures import Count, Size
-from kvquota_api.memory.startup_log.stating import kv_memory
+from kvquota_api.memory.startup_log.stating import card_memory, kv_memory
 
-Verdict = Literal["Equal", "WithinRounding", "Different"]
+Verdict = Literal["Equal", "WithinRounding", "Different", "TakenFromLog"]
 
 _ESTIMATED: Final = ("weights", "activation", "nonTorch", "graphs")  # docs/memory.md: derived, and checked on few logs
 
@@ -35,7 +37,8 @@ class Difference:
     """One figure of the log against the plan's.
 
     `engine`, `plan`: blocks, tokens, requests or bytes on one GPU, by `subject`; `rounding`: how far apart they may be;
-    `line` of the log; `cause`: a sentence, None where the log does not tell or nothing differs.
+    `line` of the log; `cause`: a sentence, None where the log does not tell or nothing differs; `taken`: the plan has
+    it from this log.
     """
 
     subject: Subject
@@ -44,6 +47,7 @@ class Difference:
     rounding: Fraction
     line: int
     cause: str | None = None
+    taken: bool = False
 
     @property
     def delta(self) -> Fraction:
@@ -62,28 +66,32 @@ class Difference:
 
     @property
     def verdict(self) -> Verdict:
-        """Equal, apart by less than the log's rounding, or different."""
+        """Equal, apart by less than the log's rounding, different, or not to be compared."""
+        if self.taken:
+            return "TakenFromLog"
         if not self.delta:
             return "Equal"
         return "WithinRounding" if abs(self.delta) <= self.rounding else "Different"
 
 
 def compare(
-    facts: LogFacts, plan: CachePlan, inputs: EngineInputs | None = None, memory: PlannedMemory | None = None
+    facts: LogFacts,
+    plan: CachePlan,
+    inputs: EngineInputs | None = None,
+    memory: PlannedMemory | None = None,
+    model: ModelShape | None = None,
 ) -> tuple[Difference, ...]:
-    """All figures that log and plan have in common, equal ones too. `inputs`: what the plan was made for; `memory`: the
-    parts of its card. Without them fewer figures are compared and fewer causes found."""
-    case = Case(facts, plan, inputs, memory or PlannedMemory())
+    """All figures that log and plan have in common, equal ones too. `inputs`, `model`: what the plan was made for;
+    `memory`: the parts of its card. Without them fewer figures are compared and fewer causes found."""
+    case = Case(facts, plan, inputs, memory or PlannedMemory(), model)
     figures = (*_capacity(case), *_lengths(case), *_cache(case), *_parts(case))
     return tuple(_difference(case, figure, figures) for figure in figures)
 
 
 def _difference(case: Case, figure: Figure, figures: tuple[Figure, ...]) -> Difference:
-    found = Difference(figure.subject, figure.engine, figure.plan, figure.rounding, figure.line)
-    if found.verdict != "Different":
-        return found
-    cause = cause_of(case, figure, figures)
-    return Difference(figure.subject, figure.engine, figure.plan, figure.rounding, figure.line, cause)
+    taken = figure.subject in case.memory.taken
+    found = Difference(figure.subject, figure.engine, figure.plan, figure.rounding, figure.line, taken=taken)
+    return replace(found, cause=cause_of(case, figure, figures)) if found.verdict == "Different" else found
 
 
 def _capacity(case: Case) -> Iterator[Figure]:
@@ -115,11 +123,14 @@ def _value(count: Count) -> int:
 
 
 def _slack_blocks(case: Case) -> Fraction:
-    """Blocks that the plan may have more or less because the budget that it was made from is rounded."""
+    """Blocks that the plan may have more or less because the budget that it was made from is rounded. What TensorRT-LLM
+    prints is its result, which the plan rounds up to whole blocks a second time."""
     budget, plan = kv_memory(case.facts), case.plan
     if budget is None or not budget.rounding or not plan.bytes_per_block:
         return Fraction(0)
-    if not -budget.rounding - plan.bytes_per_block < plan.kv_bytes - budget.bytes <= budget.rounding:
+    rounded_up = plan.bytes_per_block if case.facts.engine == "TensorRTLLM" else 0
+    above = plan.kv_bytes - budget.bytes
+    if not -budget.rounding - plan.bytes_per_block < above <= budget.rounding + rounded_up:
         return Fraction(0)
     return Fraction(budget.rounding // plan.bytes_per_block + 1)
 
@@ -139,19 +150,27 @@ def _cache(case: Case) -> Iterator[Figure]:
     """Bytes of the cache; bytes that one longest request needs, which only a refusal prints."""
     budget, plan = kv_memory(case.facts), case.plan
     if budget is not None:
-        planned, spare = (plan.kv_bytes, plan.bytes_per_block) if case.memory.kv is None else (case.memory.kv, 0)
-        yield Figure.of_size("kvBytes", budget, planned, spare)
+        yield Figure.of_size("kvBytes", budget, *_planned_cache(case))
     for refusal in case.facts.refusals:
         if refusal.needed is not None and refusal.length == plan.max_model_len:
             yield Figure.of_size("minBytes", refusal.needed, plan.min_bytes)
             return
 
 
+def _planned_cache(case: Case) -> tuple[int, int]:
+    """Bytes that the plan has for the cache, and of one step in which it takes them: llama.cpp takes what it needs,
+    whatever there is, the others what they are given."""
+    if case.facts.engine == "LlamaCpp":
+        return case.plan.kv_bytes, 0
+    return (case.plan.kv_bytes, case.plan.bytes_per_block) if case.memory.kv is None else (case.memory.kv, 0)
+
+
 def _parts(case: Case) -> Iterator[Figure]:
-    """The parts of the card beside the cache, and the card."""
-    memory, ranks = case.memory, case.facts.ranks
+    """The smallest card, as the plan is of it, and its parts beside the cache."""
+    memory, ranks, card = case.memory, case.facts.ranks, card_memory(case.facts)
+    if memory.card is not None and card is not None:
+        yield Figure.of_size("card", card, memory.card)
     said: tuple[tuple[Subject, int | None, list[Size | None]], ...] = (
-        ("card", memory.card, [rank.total for rank in ranks]),
         ("weights", memory.weights, [rank.weights for rank in ranks]),
         ("activation", memory.activation, [rank.activation for rank in ranks]),
         ("nonTorch", memory.non_torch, [rank.non_torch for rank in ranks]),

@@ -57,6 +57,8 @@ _NAMES: Final = {
             "mem_fraction_static",
             "max_running_requests",
             "max_total_tokens",
+            "swa_full_tokens_ratio",
+            "mamba_full_memory_ratio",
             "chunked_prefill_size",
             "page_size",
             "tp_size",

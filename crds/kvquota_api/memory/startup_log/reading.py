@@ -8,6 +8,7 @@ Invariants:
 2. Lines count from 1 and end with a line feed, as an editor counts them: a progress bar that returns to the start of
    its line stays on it.
 3. The engine is the one with the most lines that only it prints; what other engines' rules found is dropped.
+4. What a client wrote counts for nothing: engines that log requests quote prompts and stop words in them.
 
 It does not know what the figures mean for a plan: that is `comparing`.
 """
@@ -62,6 +63,9 @@ _RULES: Final = (
     *out_of_memory.RULES,
 )
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]|\[[0-9;]{1,16}m")  # also where the escape itself got lost
+# How engines begin to quote a request or its answer: vLLM's request logger, SGLang's --log-requests.
+_QUOTES: Final = ("Received request ", "Generated response ", "Receive: obj=", "Finish: obj=")
+_QUOTED: Final = re.compile(rf"({'|'.join(map(re.escape, _QUOTES))})[^\n]*")
 _REACH: Final = 4_096  # characters back to the start of a message: suggestions are printed in one line of about 1_000
 _WRAPS: Final = 3  # lines back: a figure stands in the first lines of a wrapped message
 _PREFIX: Final = 200  # characters at the start of a message in which its process is named
@@ -96,6 +100,8 @@ class _Said:
 def parse_log(text: str) -> LogFacts:
     """The facts of a start-up log. Any text will do: what it does not say is None."""
     clean = _COLOUR.sub("", text) if "\x1b" in text or "[0m" in text else text
+    if any(quote in clean for quote in _QUOTES):
+        clean = _QUOTED.sub(r"\1", clean)
     said, starts = _last_start(list(_say(clean)))
     engine = _engine(said)
     findings = [found for each in said if each.rule.engine in (engine, None) for found in each.findings]

@@ -82,8 +82,8 @@ RULES: Final = (
         "vLLM",
         "Free memory on device",
         following(
-            rf"(?: \w{{1,8}}:\d{{1,4}})? \({NUMBER}/{NUMBER} (GiB)\) on startup is less than desired GPU memory "
-            rf"utilization \({NUMBER}, {SIZE}\)"
+            rf"(?: \w{{1,8}}:\d{{1,4}})? \({NUMBER}/{NUMBER} (GiB)\) on startup is less than (?:desired GPU memory "
+            rf"utilization|the engine's budget after excluding external process's weights) \({NUMBER}, {SIZE}\)"
         ),
         _taken,
     ),

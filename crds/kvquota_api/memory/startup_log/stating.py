@@ -108,9 +108,13 @@ def facts_to_inputs(facts: LogFacts) -> dict[str, Any]:
 
 
 def _stored(facts: LogFacts) -> str | None:
-    """The type of the keys as they were allocated, in the words of the flag."""
-    stored = next((cache.key_type for cache in facts.caches if cache.key_type is not None), None)
-    return None if stored is None else _STORED.get(stored, stored)
+    """The type of the cache as it was allocated, in the words of the flag: keys and values where they differ."""
+    stored = next((cache for cache in facts.caches if cache.key_type is not None), None)
+    if stored is None or stored.key_type is None:
+        return None
+    if facts.engine == "LlamaCpp" and stored.value_type not in (None, stored.key_type):
+        return f"{stored.key_type}/{stored.value_type}"
+    return _STORED.get(stored.key_type, stored.key_type)
 
 
 def model_name(facts: LogFacts) -> str | None:
@@ -125,12 +129,17 @@ def card_memory(facts: LogFacts) -> Size | None:
 
 
 def memory_fraction(facts: LogFacts) -> Ratio | None:
-    """The part of the card that the engine may use, of SGLang the part of what was free before loading."""
+    """The part of the card that the engine may use, of SGLang the part of what was free before loading: as it was told,
+    else of the process with the least; of several that may be the same the most exact."""
     asked = facts.setting("gpu_memory_utilization", "mem_fraction_static")
     if asked is not None and _FRACTION.fullmatch(asked.value):
         return ratio(asked.value, asked.line)
     said = [rank.memory_fraction for rank in facts.ranks if rank.memory_fraction is not None]
-    return min(said, key=lambda each: each.rounding, default=None)
+    least = min(said, key=lambda each: each.value, default=None)
+    if least is None:
+        return None
+    same = [each for each in said if each.value - least.value <= each.rounding + least.rounding]
+    return min(same, key=lambda each: (each.rounding, each.value))
 
 
 def kv_memory(facts: LogFacts) -> Size | None:
@@ -176,7 +185,8 @@ def _total(sizes: list[Size]) -> Size:
 def _printed(facts: LogFacts) -> dict[str, Any]:
     """What other lines than the configuration say."""
     blocks = next((rank.block_tokens for rank in facts.ranks if rank.block_tokens is not None), None)
-    length = next((rank.concurrency_length for rank in facts.ranks if rank.concurrency_length is not None), None)
+    lengths = [rank.concurrency_length for rank in facts.ranks if rank.concurrency_length is not None]
+    length = min(lengths, key=lambda each: each.value, default=None)
     return {
         "version": None if facts.version is None else facts.version.value,
         "platform": "cpu" if _on_cpu(facts) else None,

@@ -16,17 +16,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from kvquota_api.memory.errors import EngineUnknownError
 from kvquota_api.memory.models.layers import Attention, Latent, ModelShape, StateCache
 from kvquota_api.memory.vllm.backends import DEFAULT_BLOCK, Kernel, preferred_block
 from kvquota_api.memory.vllm.heads import local_heads
-from kvquota_api.memory.vllm.resolving import Settings
+from kvquota_api.memory.vllm.resolving import CPU_RECORD_BLOCK, Settings, usual_block
 from kvquota_api.memory.vllm.states import StateTypes, state_bytes
-
-_CPU_BLOCK: Final = 128  # tokens; CpuPlatform.check_and_update_config
-_CPU_RECORD_BLOCK: Final = 256  # tokens; the same, for DeepSeek-V4
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +59,10 @@ def _first_block(settings: Settings, kernels: Sequence[Kernel]) -> int:
 
 def _cpu_block(settings: Settings) -> int:
     if settings.traits.records:
-        return _CPU_RECORD_BLOCK
+        return CPU_RECORD_BLOCK
     if settings.traits.latent:
         return DEFAULT_BLOCK
-    return settings.block or _CPU_BLOCK
+    return settings.block or usual_block(settings.traits, settings.platform)
 
 
 def _aligned(state: int, per_token: int, settings: Settings, kernels: Sequence[Kernel]) -> int:

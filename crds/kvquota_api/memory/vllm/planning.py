@@ -29,6 +29,7 @@ from kvquota_api.memory.vllm.specs import Demand
 _GIB = 1 << 30
 _MORE_MEMORY = "give more memory, or spread the model over more GPUs"
 _EVERY_TOKEN = ("Full", "Latent")  # kinds that keep every token of a sequence
+_WINDOWED = ("Sliding", "SlidingLatent", "Chunked")  # kinds that keep those of a window or a chunk
 
 
 def plan_cache(model: ModelShape, inputs: EngineInputs, kv_bytes: int) -> CachePlan:
@@ -93,8 +94,11 @@ def _old_size(groups: tuple[Group, ...], blocks: int, inputs: EngineInputs) -> i
 
 
 def _bytes_per_token(groups: tuple[Group, ...], stage: int) -> int:
-    """Bytes that one more token takes on that stage, in the layers that keep every token."""
-    kept = [spec for group in groups for spec in stage_layers(group, stage) if spec.kind in _EVERY_TOKEN]
+    """Bytes that one more token takes on that stage, in the layers that keep every token; where no layer of the model
+    does, inside the window."""
+    every = any(member.spec.kind in _EVERY_TOKEN for group in groups for member in group.members)
+    kinds = _EVERY_TOKEN if every else _WINDOWED
+    kept = [spec for group in groups for spec in stage_layers(group, stage) if spec.kind in kinds]
     return -(-sum((Fraction(spec.page_bytes, spec.block_tokens) for spec in kept), Fraction()) // 1)
 
 

@@ -20,10 +20,11 @@ from typing import Final, TypeVar
 from kvquota_api.memory.errors import EngineUnknownError
 from kvquota_api.memory.inputs import LONGEST, EngineInputs, Platform
 from kvquota_api.memory.models.layers import Attention, Dtype, ModelShape, Quantisation
+from kvquota_api.memory.vllm.backends import DEFAULT_BLOCK
 from kvquota_api.memory.vllm.dtypes import KvFormat, compute_dtype, kv_format
 from kvquota_api.memory.vllm.speculation import Speculation, speculation_of
 from kvquota_api.memory.vllm.traits import Traits, traits_of
-from kvquota_api.memory.vllm.versions import Rules, rules_of
+from kvquota_api.memory.vllm.versions import Rules, guesses, rules_of
 
 _T = TypeVar("_T", int, bool, str)
 
@@ -49,6 +50,8 @@ _LEAST_MLA_BATCH: Final = 2048  # tokens; SchedulerConfig.DEFAULT_MAX_NUM_BATCHE
 
 _PACKED_WIDTH: Final = 576  # elements of a latent that plain "fp8" packs; others have to ask for fp8_ds_mla
 _NO_FP8: Final = frozenset({"cuda-sm80"})  # Triton's backends take fp8 from compute capability 8.9 on
+CPU_BLOCK: Final = 128  # tokens; CpuPlatform.check_and_update_config
+CPU_RECORD_BLOCK: Final = 256  # tokens; the same, for DeepSeek-V4
 _UNKNOWN_LENGTH: Final = 2048  # tokens; _get_and_verify_max_len
 
 # Models that are never hybrids (IsAttentionFree in vllm/model_executor/models); others of state layers only are.
@@ -119,11 +122,13 @@ def settle(model: ModelShape, inputs: EngineInputs) -> Settings:
     rules = rules_of(inputs.version)
     if inputs.version is None:
         notes.default("engine version", "0.32", "the version whose rules are planned by")
-    if not rules.certain:
-        notes.assumptions.append(f"vLLM {inputs.version} is planned by the rules of 0.32")
+    else:
+        notes.assumptions.extend(guesses(inputs.version))
     traits = traits_of(model)
     _check_supported(model, traits, inputs, notes)
     speculation = speculation_of(model, inputs)
+    if inputs.speculative_tokens and inputs.speculative is None and not inputs.draft_layers:
+        notes.assumptions.append("the drafter keeps no cache of its own: give its layers, or the speculative config")
     length = _max_model_len(model, inputs, notes)
     compute = _compute(model, inputs, notes)
     prefix = _prefix_caching(model, traits, inputs, rules, notes)
@@ -140,7 +145,7 @@ def settle(model: ModelShape, inputs: EngineInputs) -> Settings:
         compute=compute,
         kv=_kv(model, traits, compute, inputs, notes),
         recurrent=_recurrent(model, traits, inputs, notes),
-        block=inputs.block_tokens,
+        block=_block(traits, inputs, notes),
         max_model_len=length,
         fit_longest=inputs.max_model_len == LONGEST,
         batched_tokens=batched,
@@ -223,8 +228,25 @@ def _compute(model: ModelShape, inputs: EngineInputs, notes: _Notes) -> str:
     return CONFIG_DTYPES[model.dtype]
 
 
+def _block(traits: Traits, inputs: EngineInputs, notes: _Notes) -> int | None:
+    """The block asked for; what the default is without what layers ask for beyond it."""
+    if inputs.block_tokens is None:
+        own = usual_block(traits, inputs.platform)
+        notes.default("block size", own, f"the default on {inputs.platform} where no layer asks for another")
+    return inputs.block_tokens
+
+
+def usual_block(traits: Traits, platform: Platform) -> int:
+    """The block size where none is given, before layers ask for another."""
+    if platform == "cpu" and traits.records:
+        return CPU_RECORD_BLOCK
+    return CPU_BLOCK if platform == "cpu" and not traits.latent else DEFAULT_BLOCK
+
+
 def _kv(model: ModelShape, traits: Traits, compute: str, inputs: EngineInputs, notes: _Notes) -> KvFormat:
     name = inputs.kv_dtype
+    if traits.records:
+        return kv_format(_record_dtype(name, notes))
     if name == "auto":
         name = _declared(model, traits, compute, inputs, notes)
     elif model.architecture in _OWN_KV_DTYPE:
@@ -232,8 +254,6 @@ def _kv(model: ModelShape, traits: Traits, compute: str, inputs: EngineInputs, n
             f"{model.architecture} keeps its KV cache in {compute}: vLLM ignores the KV cache dtype {name}"
         )
         name = compute
-    if traits.records:
-        return kv_format(_record_dtype(inputs.kv_dtype))
     if traits.sparse_width == _PACKED_WIDTH and name == "fp8" and inputs.platform == "cuda-sm90":
         return kv_format("fp8_ds_mla")  # the form that FLASHMLA_SPARSE takes (_canonicalize_sparse_mla_kv_cache_dtype)
     if name.startswith("fp8") and inputs.platform in _NO_FP8 and traits.attends:
@@ -258,7 +278,7 @@ def _declared(model: ModelShape, traits: Traits, compute: str, inputs: EngineInp
         return notes.default("kv_cache_dtype", scheme, "what the checkpoint declares")
     if model.architecture == "GlmMoeDsaForCausalLM" and inputs.platform == "cuda-sm100":
         return notes.default("kv_cache_dtype", "fp8_e4m3", "what vLLM takes for this model on Blackwell")
-    return compute
+    return notes.default("kv_cache_dtype", compute, "the type that the model computes in")
 
 
 def _scheme(declared: Quantisation, traits: Traits) -> str | None:
@@ -272,9 +292,11 @@ def _scheme(declared: Quantisation, traits: Traits) -> str | None:
     return None if traits.latent else declared.kv_scheme
 
 
-def _record_dtype(asked: str) -> str:
+def _record_dtype(asked: str, notes: _Notes) -> str:
     """DeepSeek-V4 takes its packed fp8 form only (_resolve_dsv4_kv_cache_dtype)."""
-    if asked == "auto" or asked.startswith("fp8"):
+    if asked == "auto":
+        return notes.default("kv_cache_dtype", "fp8_ds_mla", "the only one of this model")
+    if asked.startswith("fp8"):
         return "fp8_ds_mla"
     raise EngineUnknownError(
         f"compressed records are kept in fp8 only, not in {asked}: use the KV cache dtype auto or fp8"
@@ -331,6 +353,8 @@ def _batch(length: int, at_once: int, inputs: EngineInputs, notes: _Notes) -> tu
         tokens = inputs.max_num_batched_tokens
     if inputs.max_num_seqs is None:
         sequences = notes.default("max_num_seqs", min(sequences, tokens), f"the default on {inputs.platform}")
+    if sequences > tokens:
+        notes.warnings.append(f"max_num_seqs {sequences} is more than max_num_batched_tokens {tokens}: vLLM refuses it")
     return tokens, sequences
 
 

@@ -17,7 +17,7 @@ from typing import Final
 from kvquota_api.memory.models.families.attention import PLAIN, Heads, uniform
 from kvquota_api.memory.models.families.stack import Stack
 from kvquota_api.memory.models.fields import Fields, Names
-from kvquota_api.memory.models.layers import Indexer, Latent, Layer
+from kvquota_api.memory.models.layers import Attention, Indexer, Latent, Layer
 
 DENSE_READER: Final = uniform(Heads(head_dim=()))
 FULL_INDEXER: Final = "full"
@@ -43,7 +43,16 @@ def mla_or_dense(fields: Fields) -> Stack:
 
 def latent(fields: Fields) -> Layer:
     """What a layer of plain MLA keeps."""
-    return (Latent(fields.count("kv_lora_rank"), fields.size("qk_rope_head_dim")),)
+    return (Latent(fields.count("kv_lora_rank"), fields.size("qk_rope_head_dim"), whole=_whole_heads(fields)),)
+
+
+def _whole_heads(fields: Fields) -> Attention | None:
+    """The keys and values of every head that a latent stands for."""
+    heads, plain = fields.count_or_none("num_attention_heads"), fields.size_or_none("qk_nope_head_dim")
+    value_dim = fields.count_or_none("v_head_dim")
+    if heads is None or plain is None or value_dim is None:
+        return None
+    return Attention(heads, plain + fields.size("qk_rope_head_dim"), value_dim)
 
 
 def mla_twice(fields: Fields) -> Stack:

@@ -5,12 +5,14 @@ Pure. `tied` is what the family's config class says where the config does not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Hashable, Sequence
+from typing import Final, TypeVar
 
 from kvquota_api.memory.models.fields import Fields
 from kvquota_api.memory.parameters.modules import Heads, norm
 from kvquota_api.memory.parameters.tensors import ParameterCount, Part, Tensor, Tensors
+
+_K = TypeVar("_K", bound=Hashable)
 
 HIDDEN: Final = ("hidden_size", "n_embd", "d_model")
 PRE_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
@@ -39,6 +41,12 @@ def decoder(
         tied=tied,
         draft=tuple(draft),
     )
+
+
+def alike(kinds: Sequence[_K], made: Callable[[_K], Tensors]) -> list[Tensors]:
+    """One layer for each of `kinds`: those of one kind are made once, and have the very same tensors."""
+    known = {kind: made(kind) for kind in dict.fromkeys(kinds)}
+    return [known[kind] for kind in kinds]
 
 
 def vocabulary(part: Part, module: str, entries: int, hidden: int) -> Tensors:

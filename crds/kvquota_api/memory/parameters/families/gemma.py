@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from kvquota_api.memory.models.fields import Fields, Names
-from kvquota_api.memory.parameters.families.decoder import FOUR_NORMS, decoder, norms, stated_heads, vocabulary
+from kvquota_api.memory.parameters.families.decoder import FOUR_NORMS, alike, decoder, norms, stated_heads, vocabulary
 from kvquota_api.memory.parameters.families.moe import gated_experts
 from kvquota_api.memory.parameters.modules import Heads, gated_mlp, norm, router, split_columns, split_rows, whole
 from kvquota_api.memory.parameters.tensors import ParameterCount, Tensor, Tensors
@@ -47,16 +47,16 @@ def gemma4(fields: Fields) -> ParameterCount:
     model, own = per_layer_inputs(fields, hidden, total)
     kinds, shared = _kinds(fields, total), fields.size("num_kv_shared_layers", missing=0)
     experts = _gemma4_experts(fields, hidden)
-    layers = [
-        (
-            *_gemma4_heads(fields, kinds[index], keys=index < total - shared).tensors(),
-            *gated_mlp("mlp", hidden, _gemma4_width(fields, shares=index >= total - shared)),
+    layers = alike(
+        [(kinds[index], index < total - shared) for index in range(total)],
+        lambda each: (
+            *_gemma4_heads(fields, each[0], keys=each[1]).tensors(),
+            *gated_mlp("mlp", hidden, _gemma4_width(fields, shares=not each[1])),
             *experts,
             *norms(FOUR_NORMS, hidden),
             *own,
-        )
-        for index in range(total)
-    ]
+        ),
+    )
     return decoder(fields, layers, tied=True, first=model)
 
 
@@ -108,17 +108,17 @@ def gemma3n(fields: Fields) -> ParameterCount:
     model, own = per_layer_inputs(fields, hidden, total)
     shared = fields.size("num_kv_shared_layers")
     widths = _gemma3n_widths(fields, total)
-    layers = [
-        (
-            *replace(heads, keys=index < total - shared).tensors(),
-            *gated_mlp("mlp", hidden, widths[index]),
+    layers = alike(
+        [(index < total - shared, widths[index]) for index in range(total)],
+        lambda each: (
+            *replace(heads, keys=each[0]).tensors(),
+            *gated_mlp("mlp", hidden, each[1]),
             *norms(FOUR_NORMS, hidden),
             *own,
             *_altup(hidden, inputs),
             *_laurel(hidden, fields.count("laurel_rank", missing=64)),
-        )
-        for index in range(total)
-    ]
+        ),
+    )
     joined = [
         Tensor("other", f"model.altup_{way}projections", hidden, hidden, copies=inputs - 1, units=hidden)
         for way in ("", "unembed_")

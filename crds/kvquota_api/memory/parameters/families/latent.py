@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from kvquota_api.memory.models.fields import Fields, Names
-from kvquota_api.memory.parameters.families.decoder import PRE_NORMS, decoder, norms
+from kvquota_api.memory.parameters.families.decoder import PRE_NORMS, alike, decoder, norms
 from kvquota_api.memory.parameters.families.moe import dense_mlp, gated_experts, next_token_layers, routed_mlp
 from kvquota_api.memory.parameters.modules import LatentHeads, gated_mlp, norm, router, split_rows, whole
 from kvquota_api.memory.parameters.states import KimiDelta
@@ -90,15 +90,15 @@ def kimi_linear(fields: Fields) -> ParameterCount:
     delta, latent = _kimi_delta(linear, hidden), _kimi_latent(fields)
     recurrent, dense = linear.numbers("kda_layers"), fields.size("first_k_dense_replace")
     again = _residual_attention(fields, hidden)
-    layers = [
-        (
-            *(delta if index + 1 in recurrent else latent),
+    layers = alike(
+        [(index + 1 in recurrent, index < dense) for index in range(total)],
+        lambda kind: (
+            *(delta if kind[0] else latent),
             *norms(PRE_NORMS, hidden),
-            *(dense_mlp(fields, hidden) if index < dense else _kimi_experts(fields, hidden)),
+            *(dense_mlp(fields, hidden) if kind[1] else _kimi_experts(fields, hidden)),
             *again * 2,
-        )
-        for index in range(total)
-    ]
+        ),
+    )
     return decoder(fields, layers, tied=False, last=(*norm("model.norm", hidden), *again))
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from kvquota_api.memory.models.fields import Fields, Names
 from kvquota_api.memory.parameters.families.decoder import (
     PRE_NORMS,
+    alike,
     decoder,
     draft_layers,
     grouped_heads,
@@ -97,9 +98,20 @@ def qwen_sparse(fields: Fields, index: int) -> bool:
     return index not in dense and (index + 1) % fields.count("decoder_sparse_step", missing=1) == 0
 
 
-def qwen_mlp(fields: Fields, index: int, hidden: int) -> Tensors:
-    """Experts, with a shared one where the config has its size; or a plain module."""
-    if not qwen_sparse(fields, index):
+def qwen_mlps(fields: Fields, hidden: int, *, shared: bool) -> list[Tensors]:
+    """The module of each layer: experts, `shared`: with a shared one, or a plain module."""
+    sparse = [qwen_sparse(fields, index) for index in range(fields.layers(LAYERS))]
+    return alike(
+        sparse,
+        lambda routed: (
+            *_qwen_mlp(fields, hidden, sparse=routed),
+            *(_qwen_shared(fields, hidden) if routed and shared else ()),
+        ),
+    )
+
+
+def _qwen_mlp(fields: Fields, hidden: int, *, sparse: bool) -> Tensors:
+    if not sparse:
         return gated_mlp("mlp", hidden, fields.count("intermediate_size"))
     number = fields.count("num_experts")
     return (
@@ -108,10 +120,8 @@ def qwen_mlp(fields: Fields, index: int, hidden: int) -> Tensors:
     )
 
 
-def qwen_shared(fields: Fields, index: int, hidden: int) -> Tensors:
+def _qwen_shared(fields: Fields, hidden: int) -> Tensors:
     """The shared expert and its gate, of the layers that have experts."""
-    if not qwen_sparse(fields, index):
-        return ()
     shared = fields.count("shared_expert_intermediate_size")
     return (
         *gated_mlp("mlp.shared_expert", hidden, shared, part="shared"),
@@ -124,7 +134,7 @@ def qwen3_moe(fields: Fields) -> ParameterCount:
     biased = fields.flag("attention_bias", missing=False)
     heads = replace(stated_heads(fields), qk_norm="Head", qkv_biased=biased, output_biased=biased)
     attention = (*heads.tensors(), *norms(PRE_NORMS, heads.hidden))
-    layers = [(*attention, *qwen_mlp(fields, index, heads.hidden)) for index in range(fields.layers(LAYERS))]
+    layers = [(*attention, *mlp) for mlp in qwen_mlps(fields, heads.hidden, shared=False)]
     return decoder(fields, layers, tied=False)
 
 
@@ -132,10 +142,7 @@ def qwen2_moe(fields: Fields) -> ParameterCount:
     """Qwen1.5-MoE and Qwen2-MoE: with a shared expert."""
     heads = replace(grouped_heads(fields), qkv_biased=fields.flag("qkv_bias", missing=True))
     attention = (*heads.tensors(), *norms(PRE_NORMS, heads.hidden))
-    layers = [
-        (*attention, *qwen_mlp(fields, index, heads.hidden), *qwen_shared(fields, index, heads.hidden))
-        for index in range(fields.layers(LAYERS))
-    ]
+    layers = [(*attention, *mlp) for mlp in qwen_mlps(fields, heads.hidden, shared=True)]
     return decoder(fields, layers, tied=False)
 
 
@@ -160,12 +167,12 @@ def glm4_moe(fields: Fields) -> ParameterCount:
         qk_norm="Head" if fields.flag("use_qk_norm", missing=False) else "None",
     )
     attention = (*heads.tensors(), *norms(PRE_NORMS, heads.hidden))
-    dense = fields.size("first_k_dense_replace")
-    layers = [
-        (*attention, *(routed_mlp(fields, heads.hidden) if index >= dense else dense_mlp(fields, heads.hidden)))
-        for index in range(fields.layers(LAYERS))
-    ]
+    dense, total = fields.size("first_k_dense_replace"), fields.layers(LAYERS)
     sparse = (*attention, *routed_mlp(fields, heads.hidden))
+    layers = alike(
+        [index >= dense for index in range(total)],
+        lambda routed: sparse if routed else (*attention, *dense_mlp(fields, heads.hidden)),
+    )
     return decoder(fields, layers, tied=False, draft=next_token_layers(fields, sparse))
 
 
@@ -220,14 +227,14 @@ def ernie4_5_moe(fields: Fields) -> ParameterCount:
     attention, total = (*heads.tensors(), *norms(PRE_NORMS, heads.hidden)), fields.layers(LAYERS)
     start, step = fields.size("moe_layer_start_index", missing=1), fields.count("moe_layer_interval", missing=1)
     end = _ernie_end(fields, total)
-    layers = [
-        (*attention, *(
+    layers = alike(
+        [(index + 1) % step == 0 and start <= index <= end for index in range(total)],
+        lambda routed: (*attention, *(
             _ernie_experts(fields, heads.hidden)
-            if (index + 1) % step == 0 and start <= index <= end
+            if routed
             else gated_mlp("mlp", heads.hidden, fields.count("intermediate_size"), biased=biased)
-        ))
-        for index in range(total)
-    ]  # fmt: skip
+        )),
+    )  # fmt: skip
     return decoder(fields, layers, tied=True)
 
 
@@ -299,10 +306,10 @@ def mimo_v2(fields: Fields) -> ParameterCount:
     full = _mimo_heads(fields, hidden, "", sinks=fields.flag("add_full_attention_sink_bias", missing=False))
     sliding = _mimo_heads(fields, hidden, "swa_", sinks=fields.flag("add_swa_attention_sink_bias", missing=False))
     routed = {True: _mimo_experts(fields, hidden), False: dense_mlp(fields, hidden)}
-    layers = [
-        (*(sliding if kinds[index] else full).tensors(), *norms(PRE_NORMS, hidden), *routed[bool(sparse[index])])
-        for index in range(total)
-    ]
+    layers = alike(
+        [(bool(kinds[index]), bool(sparse[index])) for index in range(total)],
+        lambda kind: (*(sliding if kind[0] else full).tensors(), *norms(PRE_NORMS, hidden), *routed[kind[1]]),
+    )
     return decoder(fields, layers, tied=False)
 
 

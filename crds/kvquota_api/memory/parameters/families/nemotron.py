@@ -11,7 +11,7 @@ from typing import Final
 
 from kvquota_api.memory.errors import UnknownArchitectureError
 from kvquota_api.memory.models.fields import MAX_LAYERS, Fields
-from kvquota_api.memory.parameters.families.decoder import decoder, grouped_heads, norms
+from kvquota_api.memory.parameters.families.decoder import alike, decoder, grouped_heads, norms
 from kvquota_api.memory.parameters.modules import experts, norm, plain_mlp, router, split_rows, whole
 from kvquota_api.memory.parameters.states import Mamba2
 from kvquota_api.memory.parameters.tensors import ParameterCount, Tensors
@@ -24,7 +24,7 @@ NEMOTRON_KINDS: Final = {"mamba": "mamba", "attention": "attention", "mlp": "mlp
 def nemotron_h(fields: Fields) -> ParameterCount:
     """Nemotron-H and Nemotron 3: every layer is one module, under `mixer`."""
     kinds = nemotron_kinds(fields, "hybrid_override_pattern", "layers_block_type")
-    layers = [_nemotron_layer(fields, kind) for kind in kinds]
+    layers = alike(kinds, lambda kind: _nemotron_layer(fields, kind))
     return decoder(fields, layers, tied=False, draft=_nemotron_draft(fields))
 
 

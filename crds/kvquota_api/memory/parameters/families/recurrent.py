@@ -12,6 +12,7 @@ from typing import Final
 from kvquota_api.memory.models.fields import Fields, Names
 from kvquota_api.memory.parameters.families.decoder import (
     PRE_NORMS,
+    alike,
     decoder,
     divided,
     draft_layers,
@@ -19,7 +20,7 @@ from kvquota_api.memory.parameters.families.decoder import (
     norms,
     stated_heads,
 )
-from kvquota_api.memory.parameters.families.moe import gated_experts, granite_mlp, qwen_mlp, qwen_shared
+from kvquota_api.memory.parameters.families.moe import gated_experts, granite_mlp, qwen_mlps
 from kvquota_api.memory.parameters.modules import Heads, gated_mlp, norm, router, split_rows, whole
 from kvquota_api.memory.parameters.states import GatedDelta, Mamba1, Mamba2, short_convolution
 from kvquota_api.memory.parameters.tensors import ParameterCount, Tensor, Tensors
@@ -88,14 +89,15 @@ def jamba(fields: Fields) -> ParameterCount:
     ).tensors("mamba")
     routed = (*router("feed_forward.router", number, hidden), *gated_experts("feed_forward", number, hidden, width))
     dense = gated_mlp("feed_forward", hidden, width)
-    layers = [
-        (
-            *(heads.tensors() if _periodic(fields, "attn_layer", index) else mixer),
-            *(routed if number > 1 and _periodic(fields, "expert_layer", index) else dense),
+    kinds = [(_periodic(fields, "attn_layer", each), _periodic(fields, "expert_layer", each)) for each in range(total)]
+    layers = alike(
+        kinds,
+        lambda kind: (
+            *(heads.tensors() if kind[0] else mixer),
+            *(routed if number > 1 and kind[1] else dense),
             *norms(("input_layernorm", "pre_ff_layernorm"), hidden),
-        )
-        for index in range(total)
-    ]
+        ),
+    )
     return decoder(fields, layers, tied=False)
 
 
@@ -128,7 +130,7 @@ def granite_hybrid(fields: Fields) -> ParameterCount:
         *norms(PRE_NORMS, heads.hidden),
     )
     mixer = granite_mamba2(fields).tensors("mamba") if "mamba" in kinds else ()
-    layers = [(*(mixer if kind == "mamba" else heads.tensors()), *same) for kind in kinds]
+    layers = alike(kinds, lambda kind: (*(mixer if kind == "mamba" else heads.tensors()), *same))
     return decoder(fields, layers, tied=False)
 
 
@@ -142,7 +144,10 @@ def bamba(fields: Fields) -> ParameterCount:
         *norms(("input_layernorm", "pre_ff_layernorm"), hidden),
     )
     total = fields.layers(LAYERS)
-    layers = [(*(heads.tensors() if index in attends else mixer), *same) for index in range(total)]
+    layers = alike(
+        [index in attends for index in range(total)],
+        lambda attending: (*(heads.tensors() if attending else mixer), *same),
+    )
     return decoder(fields, layers, tied=False)
 
 
@@ -172,19 +177,16 @@ def qwen_hybrid(fields: Fields) -> ParameterCount:
     heads = replace(stated_heads(fields), qk_norm="Head", gated=True, qkv_biased=biased, output_biased=biased)
     delta, hidden = _gated_delta(fields, heads.hidden).tensors("linear_attn"), heads.hidden
     kinds = _qwen_kinds(fields, total)
-    mlps = [_qwen_mlp(fields, index, hidden, sparse=sparse) for index in range(total)]
-    layers = [
-        (*(heads.tensors() if kind == "full_attention" else delta), *norms(PRE_NORMS, hidden), *mlp)
-        for kind, mlp in zip(kinds, mlps, strict=True)
-    ]
-    draft = (*heads.tensors(), *norms(PRE_NORMS, hidden), *mlps[-1])
+    mixers = {"full_attention": heads.tensors(), "linear_attention": delta}
+    between = norms(PRE_NORMS, hidden)
+    mlps = qwen_mlps(fields, hidden, shared=True) if sparse else [_qwen_dense(fields, hidden)] * total
+    layers = [(*mixers[kind], *between, *mlp) for kind, mlp in zip(kinds, mlps, strict=True)]
+    draft = (*mixers["full_attention"], *between, *mlps[-1])
     return decoder(fields, layers, tied=False, draft=_qwen_draft(fields, hidden, draft))
 
 
-def _qwen_mlp(fields: Fields, index: int, hidden: int, *, sparse: bool) -> Tensors:
-    if not sparse:
-        return gated_mlp("mlp", hidden, fields.count("intermediate_size"))
-    return (*qwen_mlp(fields, index, hidden), *qwen_shared(fields, index, hidden))
+def _qwen_dense(fields: Fields, hidden: int) -> Tensors:
+    return gated_mlp("mlp", hidden, fields.count("intermediate_size"))
 
 
 def _gated_delta(fields: Fields, hidden: int) -> GatedDelta:
@@ -206,7 +208,9 @@ def _qwen_kinds(fields: Fields, total: int) -> tuple[str, ...]:
 
 
 def _qwen_draft(fields: Fields, hidden: int, layer: Tensors) -> Sequence[Tensors]:
-    number = draft_layers(fields, fields.first(("mtp_num_hidden_layers", "num_nextn_predict_layers")))
+    """The layers for multi-token prediction; one where the config does not say, as in its class."""
+    name = fields.first(("mtp_num_hidden_layers", "num_nextn_predict_layers"))
+    number = draft_layers(fields, name) if fields.has(name) else 1
     names = ("norm", "pre_fc_norm_hidden", "pre_fc_norm_embedding")
     joined = (Tensor("other", "fc", hidden, 2 * hidden, units=hidden), *norms(names, hidden))
     return (joined, *(layer,) * number) if number else ()
@@ -223,7 +227,7 @@ def lfm2(fields: Fields) -> ParameterCount:
         *norms(("operator_norm", "ffn_norm"), hidden),
     )
     kinds = fields.words("layer_types", total, LFM2_KINDS)
-    layers = [(*(conv if kind == "conv" else heads.tensors()), *same) for kind in kinds]
+    layers = alike(kinds, lambda kind: (*(conv if kind == "conv" else heads.tensors()), *same))
     return decoder(fields, layers, tied=True)
 
 
@@ -238,14 +242,14 @@ def lfm2_moe(fields: Fields) -> ParameterCount:
         *router("feed_forward.gate", number, hidden),
         *gated_experts("feed_forward", number, hidden, fields.count("moe_intermediate_size")),
     )
-    layers = [
-        (
-            *(conv if kind == "conv" else heads.tensors()),
-            *(plain if index < dense else routed),
+    layers = alike(
+        [(kind, index < dense) for index, kind in enumerate(fields.words("layer_types", total, LFM2_KINDS))],
+        lambda each: (
+            *(conv if each[0] == "conv" else heads.tensors()),
+            *(plain if each[1] else routed),
             *norms(("operator_norm", "ffn_norm"), hidden),
-        )
-        for index, kind in enumerate(fields.words("layer_types", total, LFM2_KINDS))
-    ]
+        ),
+    )
     return decoder(fields, layers, tied=True)
 
 

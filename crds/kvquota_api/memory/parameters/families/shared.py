@@ -11,6 +11,7 @@ from typing import Final
 from kvquota_api.memory.models.fields import Fields, Names
 from kvquota_api.memory.parameters.families.decoder import (
     PRE_NORMS,
+    alike,
     decoder,
     grouped_heads,
     norms,
@@ -24,9 +25,18 @@ LAYERS: Names = ("num_hidden_layers",)
 AFMOE_NORMS: Final = (*PRE_NORMS, "pre_mlp_layernorm", "post_mlp_layernorm")
 
 
+def _behind_dense(fields: Fields, hidden: int, dense: int, parts: tuple[Tensors, Tensors]) -> list[Tensors]:
+    """Layers of `parts`, attention and experts; the first `dense` have a plain module in place of the experts."""
+    attention, sparse = parts
+    return alike(
+        [index < dense for index in range(fields.layers(LAYERS))],
+        lambda plain: (*attention, *(dense_mlp(fields, hidden) if plain else sparse)),
+    )
+
+
 def exaone_moe(fields: Fields) -> ParameterCount:
     """EXAONE mixtures: the first layers are dense, the others have shared experts."""
-    heads, total = replace(grouped_heads(fields), qk_norm="Head"), fields.layers(LAYERS)
+    heads = replace(grouped_heads(fields), qk_norm="Head")
     attention, hidden = (*heads.tensors(), *norms(PRE_NORMS, heads.hidden)), heads.hidden
     dense = fields.size("first_k_dense_replace")
     width, shared = fields.count("moe_intermediate_size"), fields.size("num_shared_experts")
@@ -35,8 +45,7 @@ def exaone_moe(fields: Fields) -> ParameterCount:
         *gated_experts("mlp", fields.count("num_experts"), hidden, width),
         *(gated_mlp("mlp.shared_experts", hidden, shared * width, part="shared") if shared else ()),
     )
-    layers = [(*attention, *(dense_mlp(fields, hidden) if index < dense else sparse)) for index in range(total)]
-    return decoder(fields, layers, tied=False)
+    return decoder(fields, _behind_dense(fields, hidden, dense, (attention, sparse)), tied=False)
 
 
 def solar_open(fields: Fields) -> ParameterCount:
@@ -53,20 +62,17 @@ def dots1(fields: Fields) -> ParameterCount:
     heads = replace(grouped_heads(fields), qk_norm="Head", qkv_biased=biased)
     attention, hidden = (*heads.tensors(), *norms(PRE_NORMS, heads.hidden)), heads.hidden
     dense, routed = fields.size("first_k_dense_replace"), routed_mlp(fields, heads.hidden)
-    total = fields.layers(LAYERS)
-    layers = [(*attention, *(dense_mlp(fields, hidden) if index < dense else routed)) for index in range(total)]
-    return decoder(fields, layers, tied=False)
+    return decoder(fields, _behind_dense(fields, hidden, dense, (attention, routed)), tied=False)
 
 
 def afmoe(fields: Fields) -> ParameterCount:
     """AFMoE: attention with an output gate of its own."""
-    heads, total = replace(stated_heads(fields), qk_norm="Head"), fields.layers(LAYERS)
+    heads = replace(stated_heads(fields), qk_norm="Head")
     hidden = heads.hidden
     gate = split_rows("attention", "self_attn.gate_proj", heads.heads * heads.value_dim, hidden, units=heads.heads)
     attention = (*heads.tensors(), *gate, *norms(AFMOE_NORMS, hidden))
     dense, sparse = fields.size("num_dense_layers"), _afmoe_experts(fields, hidden)
-    layers = [(*attention, *(dense_mlp(fields, hidden) if index < dense else sparse)) for index in range(total)]
-    return decoder(fields, layers, tied=False)
+    return decoder(fields, _behind_dense(fields, hidden, dense, (attention, sparse)), tied=False)
 
 
 def _afmoe_experts(fields: Fields, hidden: int) -> Tensors:

@@ -6,7 +6,7 @@ is as in its model class in transformers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from kvquota_api.memory.models.fields import Fields
@@ -25,12 +25,20 @@ from kvquota_api.memory.parameters.tensors import Tensor, Tensors
 
 def seen(tensors: Iterable[Tensor]) -> Tensors:
     """The same, as parts of the vision tower; checkpoints keep it in 16 bits."""
-    return tuple(replace(tensor, part="vision", module=f"visual.{tensor.module}", linear=False) for tensor in tensors)
+    return _changed(
+        tuple(tensors), lambda each: replace(each, part="vision", module=f"visual.{each.module}", linear=False)
+    )
 
 
 def kept_whole(tensors: Tensors) -> Tensors:
     """The same where the engine keeps the tower whole on every GPU."""
-    return tuple(replace(tensor, units=1) for tensor in tensors)
+    return _changed(tensors, lambda each: replace(each, units=1))
+
+
+def _changed(tensors: Tensors, change: Callable[[Tensor], Tensor]) -> Tensors:
+    """Every tensor changed; the very same tensors, as equal layers have them, stay the very same."""
+    made = {key: change(each) for key, each in {id(each): each for each in tensors}.items()}
+    return tuple(made[id(each)] for each in tensors)
 
 
 def _square(hidden: int, heads: int, *, biased: bool) -> Heads:
