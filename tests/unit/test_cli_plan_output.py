@@ -323,6 +323,27 @@ def test_a_pool_that_was_printed_is_planned_as_it_was(
     )
 
 
+def test_a_pool_that_the_engine_would_refuse_is_printed_with_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(
+        capsys, "--model", "llama-3.1-8b", "--gpu-memory", "79.18GiB", "--max-model-len", "131073", "-o", "yaml"
+    )
+    assert (code, yaml.safe_load(out)["spec"]["model"]["maxModelLen"]) == (0, 131_073)
+    assert err == (
+        "kvquota: warning: max_model_len 131073 is longer than the 131072 positions of the model: vLLM refuses it\n"
+    )
+
+
+def test_the_lengths_of_a_pools_workload_are_counted_unless_others_are_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pool = tmp_path / "pool.yaml"
+    words = ("--model", "llama-3.1-8b", "--gpu-memory", "79.18GiB", "--max-model-len", "32768")
+    pool.write_text(run(capsys, *words, "--context", "1k,3000", "-o", "yaml")[1])
+    printed = answered(capsys, "--model", str(pool))["capacity"]
+    asked = answered(capsys, "--model", str(pool), "--context", "2k")["capacity"]
+    assert [[each["contextTokens"] for each in lines] for lines in (printed, asked)] == [[1024, 3000], [2048]]
+
+
 def test_a_pool_as_it_is_gives_the_plan_of_the_operator(capsys: pytest.CaptureFixture[str]) -> None:
     said = answered(capsys, "--model", str(EXAMPLES / "modelpool.yaml"), "--pool", "llama-8b")
     assert (said["model"], said["blocks"], said["partition"]["safetyMargin"], said["capacity"][-1]) == (

@@ -6,7 +6,9 @@ import argparse
 import importlib
 import json
 import sys
+from collections.abc import Sequence
 
+from kvquota_api.amounts import Tokens
 from kvquota_api.memory.errors import PlanError
 from kvquota_api.memory.inputs import EngineInputs
 from kvquota_api.memory.planning import CardPlan, KvBudget, PlanRequest, plan_card
@@ -70,11 +72,21 @@ def _base(source: ModelSource) -> PlanRequest:
 
 
 def _print(arguments: argparse.Namespace, source: ModelSource, plan: CardPlan) -> None:
+    said = report(source.name, plan, _contexts(arguments, source), asked_fields(arguments))
     if arguments.output == "yaml":
         print(importlib.import_module("kvquota_cli.planning.pool_yaml").pool_yaml(arguments, source, plan), end="")
+        for warning in said.warnings:
+            print(f"kvquota: warning: {warning}", file=sys.stderr)
         return
-    said = report(source.name, plan, arguments.context, asked_fields(arguments))
     if arguments.output == "json":
         print(json.dumps(answer(said), indent=2))
         return
     show(drawn(said, glyphs_of_output(), terminal_columns()))
+
+
+def _contexts(arguments: argparse.Namespace, source: ModelSource) -> Sequence[Tokens] | None:
+    """The lengths to count: those asked for, else those of the pool's workload, else the usual ones."""
+    if arguments.context is not None or source.pool is None:
+        asked: Sequence[Tokens] | None = arguments.context
+        return asked
+    return tuple(Tokens(each.context_tokens) for each in source.pool.spec.workload.context_mix) or None
