@@ -153,6 +153,24 @@ def test_a_log_agrees_with_its_own_model_only(
     assert codes == [0, 1]
 
 
+@pytest.mark.parametrize(
+    ("model", "cause"),
+    [
+        pytest.param(
+            "llama-3.1-8b", "the log is of another model, Qwen/Qwen3-32B: plan with --model qwen3-32b", id="a preset"
+        ),
+        pytest.param("qwen3-32b", None, id="its own"),
+    ],
+)
+def test_a_log_that_names_another_model_says_so(
+    model: str, cause: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--model", model, "--from-log", str(LOGS / "vllm-0.33.0-kubectl-wrapped.log"), "-o", "json")
+    differences = json.loads(run(capsys, *words)[1])["log"]["differences"]
+    (size,) = [each for each in differences if each["subject"] == "loggedTokens"]
+    assert size["cause"] == cause
+
+
 def test_a_log_of_llama_cpp_is_not_compared_with_itself(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "--model", "llama-3.1-405b", "--from-log", str(LOGS / "llamacpp-b3600-old.log"))
     assert out.partition("Beside the log of ")[2].splitlines() == [
@@ -190,7 +208,7 @@ def test_a_card_of_an_option_is_compared(capsys: pytest.CaptureFixture[str]) -> 
 def test_where_no_cache_can_be_planned_nothing_is_compared(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--model", "llama-3.1-70b", "--from-log", str(TP2), "--kv-memory", "1MiB", "--max-model-len", "auto")
     code, out, _ = run(capsys, *words, "-o", "json")
-    assert (code, json.loads(out)["log"]["agrees"], json.loads(out)["log"]["differences"]) == (0, None, [])
+    assert (code, json.loads(out)["log"]["agrees"], json.loads(out)["log"]["differences"]) == (1, None, [])
 
 
 def test_a_part_that_an_option_states_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,7 +244,8 @@ CRASHED = (
 
 def test_where_nothing_is_compared_nothing_agrees(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--from-log", str(LOGS / "vllm-crash-loop.log"))
-    _, out, _ = run(capsys, *words)
+    code, out, _ = run(capsys, *words)
+    assert code == 1
     assert tuple(out.partition("Beside the log of ")[2].splitlines()[1:]) == CRASHED
     said = json.loads(run(capsys, *words, "-o", "json")[1])["log"]
     assert (said["agrees"], said["differences"][0]["verdict"]) == (None, "TakenFromLog")

@@ -149,9 +149,9 @@ def test_a_plan_that_does_not_fit_has_its_ways_out_in_order(capsys: pytest.Captu
         == """\
  1.  quantise the weights (--weight-dtype int4): 37.04 GiB instead of 131.42
      GiB, then 3 requests of 32,768 tokens fit into 30.56 GiB of KV cache
- 2.  with that, quantise the KV cache (--kv-dtype fp8): 163,840 B per token
-     instead of 327,680 B, then 6 requests of 32,768 tokens fit into 30.56 GiB
-     of KV cache
+ 2.  with weights in int4, quantise the KV cache (--kv-dtype fp8): 163,840 B per
+     token instead of 327,680 B, then 6 requests of 32,768 tokens fit into 30.56
+     GiB of KV cache
  3.  more GPUs (--tp 4): 32.86 GiB of weights on each, then 13 requests of
      32,768 tokens fit into 34.74 GiB of KV cache"""
     )

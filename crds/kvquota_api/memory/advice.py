@@ -127,7 +127,8 @@ def _cache(plan: CardPlan, weights: tuple[Advice, ...], terms: Terms) -> Iterato
     for first in weights:
         both = [each for each in _cache_changes(first.plan, terms) if each.plan.problem is None]
         if both:
-            yield from (replace(each, message=f"with that, {each.message}") for each in both)
+            dtype = first.plan.request.inputs.weight_dtype
+            yield from (replace(each, message=f"with weights in {dtype}, {each.message}") for each in both)
             return
     yield from alone[:1]
 

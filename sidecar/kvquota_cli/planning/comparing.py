@@ -14,8 +14,10 @@ from typing import Any, Final
 
 from kvquota_api.amounts import Bytes, format_bytes
 from kvquota_api.memory.errors import PlanError
+from kvquota_api.memory.models.layers import ModelShape
+from kvquota_api.memory.models.reading import read_model
 from kvquota_api.memory.planning import Card, CardPlan, KvBudget, KvBytes, PlanRequest, plan_card
-from kvquota_api.memory.presets import preset_names
+from kvquota_api.memory.presets import load_preset, preset_names
 from kvquota_api.memory.startup_log import (
     Difference,
     LogFacts,
@@ -83,7 +85,7 @@ class Comparison:
 
 
 def run(arguments: argparse.Namespace, source: ModelSource, base: PlanRequest) -> ExitCode:
-    """Print plan and differences. PROBLEM when a figure differs. Raises CliError, PlanError."""
+    """Print plan and differences. PROBLEM when a figure differs or none is compared. Raises CliError, PlanError."""
     facts = read_log(arguments)
     try:
         found = compared(facts, plan_request(arguments, with_log(facts, base)), _taken(arguments, facts))
@@ -98,7 +100,7 @@ def run(arguments: argparse.Namespace, source: ModelSource, base: PlanRequest) -
     else:
         columns = terminal_columns()
         show((*drawn(said, glyphs_of_output(), columns), (), *lines_of(found, columns)))
-    return ExitCode.OK if found.agrees else ExitCode.PROBLEM
+    return ExitCode.OK if found.compares and found.agrees else ExitCode.PROBLEM
 
 
 def _show_failures(arguments: argparse.Namespace, facts: LogFacts) -> None:
@@ -186,7 +188,22 @@ def compared(facts: LogFacts, request: PlanRequest, taken: frozenset[Subject]) -
     if plan.cache is None:
         return Comparison(facts, plan, ())
     planned = replace(_planned(plan), taken=taken)
-    return Comparison(facts, plan, compare(facts, plan.cache, plan.inputs, planned, plan.model))
+    found = compare(facts, plan.cache, plan.inputs, planned, plan.model)
+    other = _other_model(facts, plan.model)
+    return Comparison(facts, plan, found if other is None else tuple(_because(other, each) for each in found))
+
+
+def _other_model(facts: LogFacts, planned: ModelShape) -> str | None:
+    """Why nothing can agree: the log names a preset whose layers are not the plan's."""
+    called = model_name(facts)
+    preset = None if called is None else _preset(called)
+    if preset is None or read_model(load_preset(preset)).layers == planned.layers:
+        return None
+    return f"the log is of another model, {called}: plan with --model {preset}"
+
+
+def _because(cause: str, each: Difference) -> Difference:
+    return replace(each, cause=cause) if each.verdict == "Different" and not each.estimated else each
 
 
 def _planned(plan: CardPlan) -> PlannedMemory:
@@ -203,7 +220,7 @@ def lines_of(found: Comparison, columns: int) -> tuple[Line, ...]:
     lines = [*_wrapped(_heading(facts), columns, "bold")]
     for each in found.differences:
         wrong = each.verdict == "Different" and not each.estimated
-        lines.extend(_wrapped(_sentence(each), columns, "red" if wrong else ""))
+        lines.extend(_wrapped(_sentence(each, model_name(facts)), columns, "red" if wrong else ""))
     if not found.compares:
         lines.extend(
             _wrapped("  The log has no figure that the plan has by a rule: nothing was compared.", columns, "")
@@ -244,7 +261,7 @@ def _heading(facts: LogFacts) -> str:
     return f"Beside the log of {_NAMES[facts.engine or 'vLLM']}{version}{starts}{model}:"
 
 
-def _sentence(each: Difference) -> str:
+def _sentence(each: Difference, model: str | None) -> str:
     engine, plan = _figure(each, each.engine), _figure(each, each.plan)
     relative = (
         "" if each.relative is None or each.verdict in ("Equal", "TakenFromLog") else f" ({float(each.relative):+.2%})"
@@ -252,7 +269,8 @@ def _sentence(each: Difference) -> str:
     cause = "" if each.cause is None else f": {each.cause}"
     unknown = ""
     if each.verdict == "Different" and each.cause is None:
-        unknown = ": an estimate" if each.estimated else ": the log does not tell why"
+        asked = "" if model is None else f"; is the plan of its model, {model}?"
+        unknown = ": an estimate" if each.estimated else f": the log does not tell why{asked}"
     return (
         f"  line {each.line}:  {each.subject}: engine {engine}, plan {plan}, {_WORDS[each.verdict]}{relative}"
         f"{cause}{unknown}"

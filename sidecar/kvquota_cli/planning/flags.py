@@ -30,7 +30,7 @@ default of that version of the engine on that platform, and is listed under assu
 """
 EPILOG: Final = """\
 exit codes:
-  0  planned; with --from-log: and the log agrees
+  0  planned; with --from-log: and the log has figures to compare, which agree
   1  --from-log: plan and engine differ
   2  wrong usage or input
   3  no plan: the model or something of the engine is not known, or it does not fit on the card. The reason is one

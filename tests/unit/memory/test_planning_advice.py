@@ -56,8 +56,8 @@ def test_a_model_that_is_too_large_is_quantised_then_its_cache_on_top_then_sprea
     weights, cache, context, gpus = (each.message for each in found)
     assert weights.startswith("quantise the weights (--weight-dtype int4): ")
     assert weights.endswith(", which is not enough alone")
-    assert cache.startswith("with that, quantise the KV cache (--kv-dtype fp8): ")
-    assert context.startswith("with that, shorten the context (--max-model-len ")
+    assert cache.startswith("with weights in int4, quantise the KV cache (--kv-dtype fp8): ")
+    assert context.startswith("with weights in int4, shorten the context (--max-model-len ")
     assert gpus.startswith("more GPUs (--tp 4): ")
     assert [each.plan.problem is None for each in found] == [False, True, True, True]
 
