@@ -108,6 +108,12 @@ def test_every_option_of_the_engine_is_passed_on(words: tuple[str, ...], expecte
             id="a part of a card",
         ),
         pytest.param(
+            ("--gpu-memory", "80GiB", "--gpu-memory-utilization", "0.9", "--kv-memory", "2GiB"),
+            KvBytes(2 * GIB),
+            Card(80 * GIB),
+            id="bytes, which win over a part of the card",
+        ),
+        pytest.param(
             (
                 "--gpu-memory",
                 "80GiB",
@@ -169,11 +175,6 @@ def test_options_win_over_a_pool(words: tuple[str, ...], expected: PlanRequest) 
     [
         pytest.param((), "how much memory is there? Give --gpu-memory", id="no memory"),
         pytest.param(("--gpu-memory-utilization", "0.9"), "how much memory is there?", id="a part of no card"),
-        pytest.param(
-            ("--kv-memory", "1GiB", "--gpu-memory-utilization", "0.9"),
-            "--kv-memory and --gpu-memory-utilization both say how large the KV cache is: keep one of them",
-            id="two sizes of the cache",
-        ),
         pytest.param(
             ("--kv-memory", "1GiB", "--slots", "4"),
             "--slots is for llama.cpp only, the engine is vllm: leave it out",
@@ -284,3 +285,9 @@ def test_a_type_that_nobody_knows_is_refused_though_the_plan_needs_none(engine: 
     with pytest.raises(PlanError) as raised:
         asked("--kv-memory", "1GiB", "--engine", engine, option, "bogus")
     assert str(raised.value).startswith(says)
+
+
+def test_a_part_of_the_card_that_counts_for_nothing_is_said() -> None:
+    sentence = "--gpu-memory-utilization counts for nothing beside --kv-memory, as in the engine"
+    alone, both = asked("--kv-memory", "1GiB"), asked("--kv-memory", "1GiB", "--gpu-memory-utilization", "0.9")
+    assert [sentence in request.assumptions for request in (alone, both)] == [False, True]

@@ -144,6 +144,8 @@ def plan_request(arguments: argparse.Namespace, base: PlanRequest) -> PlanReques
     platform = base.platform if arguments.platform is None else arguments.platform
     kv = _kv(arguments, base, inputs, card)
     assumed = base.assumptions if arguments.engine is None else ()
+    if arguments.kv_memory is not None and arguments.gpu_memory_utilization is not None:
+        assumed = (*assumed, "--gpu-memory-utilization counts for nothing beside --kv-memory, as in the engine")
     return replace(base, inputs=inputs, card=card, platform=platform, kv=kv, assumptions=assumed)
 
 
@@ -155,7 +157,7 @@ def _card(arguments: argparse.Namespace, base: Card | None) -> Card | None:
     changes = {
         field: getattr(arguments, name) for name, field in _PARTS.items() if getattr(arguments, name) is not None
     }
-    if arguments.gpu_memory_utilization is not None:
+    if arguments.gpu_memory_utilization is not None and arguments.kv_memory is None:
         changes["margin_percent"] = None
     return replace(card, **changes)
 
@@ -168,11 +170,6 @@ def _refuse_parts(arguments: argparse.Namespace) -> None:
 
 
 def _kv(arguments: argparse.Namespace, base: PlanRequest, inputs: EngineInputs, card: Card | None) -> KvSize:
-    if arguments.kv_memory is not None and arguments.gpu_memory_utilization is not None:
-        raise CliError(
-            "--kv-memory and --gpu-memory-utilization both say how large the KV cache is: keep one of them; engines"
-            " pass over the second"
-        )
     if arguments.kv_memory is not None:
         return KvBytes(arguments.kv_memory)
     if arguments.gpu_memory_utilization is not None and card is not None:
