@@ -77,12 +77,13 @@ async def test_every_generating_route_passes_and_is_counted_by_the_engines_own_c
 
 
 async def test_a_stream_is_the_one_that_the_engine_sends(vllm: EngineUnderTest) -> None:
-    def texts(got: Got) -> list[str]:
+    def text(got: Got) -> str:
+        """Of all frames together: how many tokens the engine puts into one depends on how busy it is."""
         frames = [line.removeprefix("data: ") for line in got.body.decode().split("\n\n") if line]
         assert frames[-1] == "[DONE]"
         events = [json.loads(frame) for frame in frames[:-1]]
         assert all(event["choices"] for event in events)
-        return [event["choices"][0]["delta"].get("content") for event in events]
+        return "".join(event["choices"][0]["delta"].get("content") or "" for event in events)
 
     body = chat(stream=True, temperature=0, seed=1)
     async with before(vllm) as running:
@@ -91,7 +92,7 @@ async def test_a_stream_is_the_one_that_the_engine_sends(vllm: EngineUnderTest) 
         reader, writer = await asyncio.open_connection(host, int(port))
         async with RawClient(reader, writer) as client:
             direct = await client.ask(post(json.dumps({"model": "tiny", **body}).encode()))
-    assert texts(through) == texts(direct)
+    assert text(through) == text(direct) != ""
 
 
 async def test_the_engine_says_its_blocks_and_when_it_started(vllm: EngineUnderTest) -> None:
