@@ -60,7 +60,7 @@ PURE = crds/kvquota_api/*,operator/kvquota_operator/reconcile/*,operator/kvquota
 
 lint: setup ## style, types, and who may import whom
 	@$(BIN)/ruff check --no-cache . && $(BIN)/ruff format --check .
-	@$(BIN)/mypy
+	@$(BIN)/mypy && $(BIN)/mypy tests/support/*.py tests/bench/*.py
 	@$(BIN)/lint-imports
 
 crds: setup ## write crds/*.yaml, the chart's copies and docs/reference.md from the models

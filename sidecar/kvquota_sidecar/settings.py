@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final, NoReturn, get_args
 
 from kvquota_api.meta import ADMIN_PORT
 from kvquota_api.pod_config import FailurePolicy
@@ -107,7 +107,7 @@ def _buffered(memory_bytes: int | None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:  # type: ignore[override]
+    def error(self, message: str) -> NoReturn:
         raise SettingsError(f"{message}; see --help")
 
 
@@ -142,9 +142,10 @@ def _parser(environ: Mapping[str, str]) -> _Parser:
 
 
 def _policy(text: str) -> FailurePolicy:
-    for policy in get_args(FailurePolicy):
+    policies: tuple[FailurePolicy, ...] = get_args(FailurePolicy)
+    for policy in policies:
         if text == policy:
-            return policy  # type: ignore[no-any-return]
+            return policy
     raise SettingsError(f"--failure-policy is Closed or Open, not {text!r}")
 
 

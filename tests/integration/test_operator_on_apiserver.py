@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -116,10 +117,14 @@ async def test_a_lowered_quota_reaches_the_pod_and_a_raised_one_too(world: World
     sidecar = await one_tenant(world)
     async with operator(world):
         before = await in_force(sidecar)
+
+        def is_about(wanted: int) -> bool:
+            return abs((sidecar.hard("search") or 0) - wanted) <= 1
+
         for percent, wanted in ((20, before * 2 // 5), (80, before * 8 // 5)):
             await world.patch("tenantquota", "search", {"spec": {"kv": {"hard": {"percent": percent}}}})
             await until_true(
-                lambda wanted=wanted: abs((sidecar.hard("search") or 0) - wanted) <= 1,  # type: ignore[misc]
+                partial(is_about, wanted),
                 what=f"hard of {percent} % is in force",
             )
     assert sidecar.config is not None

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -236,7 +237,7 @@ async def test_objects_that_nobody_can_read_are_told_so_and_spoil_nothing(world:
         await until_true(lambda: sidecar.hard("search") is not None, what="the good quota is in force")
         for kind, name, of in (("tenantquota", "broken", "Ready"), ("modelpool", "unreadable", "PlanValid")):
             await until(
-                lambda kind=kind, name=name, of=of: world.condition(kind, name, of),  # type: ignore[misc]
+                partial(world.condition, kind, name, of),
                 lambda each: each == ("False", "InvalidSpec"),
                 what=f"{of} of {kind} {name}",
             )

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ async def everything(world: World) -> None:
     await until(world.config_maps, lambda each: each["llama-0"].generation > 1, what="and stored")
     for kind, name, of in (("tenantquota", "search", "Ready"), ("modelpool", "llama", "PlanValid")):
         await until(
-            lambda kind=kind, name=name, of=of: world.condition(kind, name, of),  # type: ignore[misc]
+            partial(world.condition, kind, name, of),
             lambda each: each[0] == "True",
             what=f"{of} of {kind} {name}",
         )

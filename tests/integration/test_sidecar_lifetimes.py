@@ -4,6 +4,7 @@ import asyncio
 import resource
 import socket
 import struct
+from collections.abc import Callable
 
 import pytest
 
@@ -69,14 +70,16 @@ STAGES = {
 @pytest.mark.parametrize("leave", LEAVING.values(), ids=LEAVING)
 @pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)
 @on_both_loops
-async def test_a_client_that_leaves_frees_the_engine_and_what_it_held(leave: object, stage: object) -> None:
+async def test_a_client_that_leaves_frees_the_engine_and_what_it_held(
+    leave: Callable[[RawClient], None], stage: Callable[[EngineConnection], None]
+) -> None:
     patience = Patience(half=0.1)  # a FIN alone could be a client that still listens
     async with both_ends(patience=patience) as (running, engine), sent(running, engine, stream=True) as both:
         client, upstream = both
-        stage(upstream)  # type: ignore[operator]
+        stage(upstream)
         if stage not in (nothing, a_head):
             await client.line(b"\r\n\r\n")
-        leave(client)  # type: ignore[operator]
+        leave(client)
         await upstream.gone()
         await running.idle()
         assert [line["event"] for line in running.events("client_gone")] == ["client_gone"]
@@ -140,7 +143,7 @@ async def test_a_client_that_leaves_with_requests_still_waiting_loses_all_of_the
 async def test_a_client_that_does_not_read_stops_the_engine_and_costs_no_memory() -> None:
     piece = b"data: " + b"x" * 65_000 + b"\n\n"
     async with both_ends() as (running, engine), sent(running, engine, stream=True) as (client, upstream):
-        client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        client.pause_reading()
         upstream.begin_stream()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         written = 0
@@ -155,7 +158,7 @@ async def test_a_client_that_does_not_read_stops_the_engine_and_costs_no_memory(
         else:
             raise AssertionError("the engine was never stopped")
         grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-        client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+        client.resume_reading()
         upstream.end_stream()
         got = await client.answer()
         await running.idle()
@@ -168,7 +171,7 @@ async def test_a_client_that_never_reads_again_is_cut_and_its_engine_freed() -> 
     clock = ManualClock()
     async with both_ends(clock=clock, patience=Patience(stall=60.0)) as (running, engine):
         async with sent(running, engine, stream=True) as (client, upstream):
-            client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+            client.pause_reading()
             upstream.begin_stream()
             full = running.sidecar._traffic_hub.connections
             while not any(each._full for each in full):
@@ -179,14 +182,14 @@ async def test_a_client_that_never_reads_again_is_cut_and_its_engine_freed() -> 
             assert running.in_flight() == 1
             clock.now += 1
             await eventually("it is cut", lambda: running.in_flight() == 0)
-            client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+            client.resume_reading()
         await running.idle()
 
 
 @on_both_loops
 async def test_a_client_that_leaves_without_having_read_frees_the_engine_all_the_same() -> None:
     async with both_ends() as (running, engine), sent(running, engine, stream=True) as (client, upstream):
-        client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        client.pause_reading()
         upstream.begin_stream()
         (connection,) = running.sidecar._traffic_hub.connections
         while not connection._full:
@@ -202,7 +205,7 @@ async def test_a_client_that_leaves_without_having_read_frees_the_engine_all_the
 @on_both_loops
 async def test_a_client_that_only_asks_and_never_reads_is_not_answered_for_ever() -> None:
     async with both_ends() as (running, _), await running.connect() as client:
-        client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        client.pause_reading()
         flood = get("/nowhere") * 1000
         for _ in range(1000):
             client.send(flood)
@@ -223,11 +226,11 @@ async def test_a_client_that_only_asks_and_never_reads_is_not_answered_for_ever(
 async def test_a_client_that_reads_late_gets_every_answer() -> None:
     count = 30_000
     async with both_ends() as (running, _), await running.connect() as client:
-        client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        client.pause_reading()
         client.send(get("/nowhere") * count)
         (connection,) = running.sidecar._traffic_hub.connections
         await eventually("answers pile up", lambda: connection._full)
-        client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+        client.resume_reading()
         for _ in range(count):
             assert (await client.answer()).status == 404
 

@@ -24,7 +24,7 @@ from kvquota_api.pod_config import (
     sealed,
 )
 from kvquota_api.usage import EngineUsage, InForce, SyncRequest, UsageReport
-from kvquota_operator.reconcile.observed import InvalidSeen, Observed, Orphans, PodSeen, PoolKey, SecretSeen
+from kvquota_operator.reconcile.observed import InvalidSeen, Kind, Observed, Orphans, PodSeen, PoolKey, SecretSeen
 from kvquota_operator.reconcile.plan import EventWanted, Plan, SecretWanted
 
 POOL = PoolKey("inference", "llama-8b")
@@ -71,8 +71,8 @@ def report(
     )
 
 
-def event(kind: str = "TenantQuota", name: str = "search", reason: str = "DuplicateTenant") -> EventWanted:
-    return EventWanted(kind, name, f"uid-{name}", "Warning", reason, f"{reason} of {name}")  # type: ignore[arg-type]
+def event(kind: Kind = "TenantQuota", name: str = "search", reason: str = "DuplicateTenant") -> EventWanted:
+    return EventWanted(kind, name, f"uid-{name}", "Warning", reason, f"{reason} of {name}")
 
 
 @dataclass

@@ -4,7 +4,7 @@ import asyncio
 import json
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, cast
 
 DEADLINE_SECONDS = 20.0  # for what takes milliseconds; other work on the machine may take the rest
 
@@ -43,6 +43,18 @@ class RawClient:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def pause_reading(self) -> None:
+        """Take nothing more off the wire, so that its buffers fill."""
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+
+    @property
+    def _transport(self) -> asyncio.Transport:
+        """Of both directions, which the type of the writer's does not say."""
+        return cast("asyncio.Transport", self.writer.transport)
 
     def send(self, data: bytes) -> None:
         self.writer.write(data)

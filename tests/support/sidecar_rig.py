@@ -84,9 +84,11 @@ def identity(**keys: str) -> PoolIdentity:
 def sync_request(wanted: PodConfig | None = None, known: PoolIdentity | None = None) -> SyncRequest:
     """A sync that carries these documents."""
     carried = {"config": wanted, "identity": known}
-    documents = {name: msgspec.Raw(pod_config.encode(each)) for name, each in carried.items() if each is not None}
-    digests = {f"{name}_digest": "" if each is None else each.digest for name, each in carried.items()}
-    return SyncRequest(**digests, **documents)  # type: ignore[arg-type]
+    documents: dict[str, Any] = {
+        name: msgspec.Raw(pod_config.encode(each)) for name, each in carried.items() if each is not None
+    }
+    digests: dict[str, Any] = {f"{name}_digest": "" if each is None else each.digest for name, each in carried.items()}
+    return SyncRequest(**digests, **documents)
 
 
 def chat(*, stream: bool = False, text: str = "hello", **more: Any) -> bytes:

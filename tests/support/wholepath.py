@@ -94,13 +94,20 @@ class Programs:
 
     def operator(self, cluster: Cluster, namespace: str) -> Server:
         probes = f"127.0.0.1:{free_port()}"
-        command = ["-m", "kvquota_operator", "--kubeconfig", cluster.kubeconfig, "--namespace", namespace]
+        command: list[str | Path] = [
+            "-m",
+            "kvquota_operator",
+            "--kubeconfig",
+            cluster.kubeconfig,
+            "--namespace",
+            namespace,
+        ]
         return self._start("operator", [*command, "--listen", probes])
 
     def sidecar(self, *, engine: str, listen: str, admin: str, mounted: Path) -> Server:
         """`mounted` is the folder that stands in for the pod's volumes: `config/` and `identity/`."""
         ports = ["--listen", listen, "--engine", engine, "--admin", admin]
-        files = ["--config", mounted / "config" / "config.json", "--identity", mounted / "identity"]
+        files: list[str | Path] = ["--config", mounted / "config" / "config.json", "--identity", mounted / "identity"]
         return self._start("sidecar", ["-m", "kvquota_sidecar", *ports, *files])
 
     def _start(self, name: str, arguments: Sequence[str | Path]) -> Server:

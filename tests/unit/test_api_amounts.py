@@ -70,7 +70,7 @@ def test_more_than_63_bits_is_unlimited() -> None:
 )  # fmt: skip
 def test_refuses_what_is_no_quantity(value: object) -> None:
     with pytest.raises(AmountError, match="is not a quantity of bytes: write"):
-        parse_quantity(value)  # type: ignore[arg-type]
+        parse_quantity(value)  # type: ignore[arg-type]  # a value of a wrong type is the point
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_reads_a_percent_exactly(value: int | float | str, hundredths: int) -> N
 )
 def test_refuses_what_is_no_percent(value: object) -> None:
     with pytest.raises(AmountError, match="is not a percent: write a number from 0 to 100 with at most two decimals"):
-        parse_percent(value)  # type: ignore[arg-type]
+        parse_percent(value)  # type: ignore[arg-type]  # a value of a wrong type is the point
 
 
 @pytest.mark.parametrize(

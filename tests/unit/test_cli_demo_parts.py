@@ -171,7 +171,7 @@ def report(**engine: int | None) -> UsageReport:
         started_at=0.0,
         in_force=InForce(),
         engine=EngineUsage(**engine),
-        pool=pool,  # type: ignore[arg-type]
+        pool=pool,  # type: ignore[arg-type]  # a pool as its fields
     )
 
 

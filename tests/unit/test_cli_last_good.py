@@ -79,4 +79,4 @@ def test_a_file_that_cannot_be_opened_keeps_its_last_good_documents() -> None:
     files = LastGood()
     files.see({"a.yaml": GOOD})
     files.see({"a.yaml": UNREADABLE})
-    assert files.see({"a.yaml": UNREADABLE}) == InForce(LastGood().see({"a.yaml": GOOD}).documents, (UNREADABLE,))  # type: ignore[union-attr]
+    assert files.see({"a.yaml": UNREADABLE}) == InForce(LastGood().see({"a.yaml": GOOD}).documents, (UNREADABLE,))  # type: ignore[union-attr]  # a file that could not be read

@@ -132,9 +132,9 @@ class Scene:
         self.api.store(f"{POOLS}/llama", pool("llama"))
         clock = virtual_time.LoopClock()
         metrics = OperatorMetrics(self.registry)
-        events = Events(self.api, clock, instance="test", dropped=metrics.event_dropped)  # type: ignore[arg-type]
+        events = Events(self.api, clock, instance="test", dropped=metrics.event_dropped)  # type: ignore[arg-type]  # a fake of what is used
         self.cluster = KubeCluster(
-            self.api,  # type: ignore[arg-type]
+            self.api,  # type: ignore[arg-type]  # a fake of what is used
             clock,
             namespaces=("inference",),
             events=events,
@@ -371,13 +371,13 @@ def test_a_secret_that_somebody_makes_at_the_same_time_is_read_at_the_next_try()
         async def get(asked: str, *, timeout_seconds: float = 10.0) -> Json:
             await scene.cluster.apply_secret(LLAMA, wanted)
             stored = scene.api.objects.pop(path)
-            scene.api.get = FakeApi.get.__get__(scene.api)  # type: ignore[method-assign]
+            scene.api.get = FakeApi.get.__get__(scene.api)  # type: ignore[method-assign]  # a fake of what is used
             try:
                 return await scene.api.get(asked)
             finally:
                 scene.api.objects[path] = stored
 
-        scene.api.get = get  # type: ignore[method-assign]
+        scene.api.get = get  # type: ignore[method-assign]  # a fake of what is used
         with pytest.raises(ConflictError):
             await scene.observe()
         seen = (await scene.observe()).secret
@@ -407,7 +407,7 @@ def test_a_foreign_secret_stands_in_the_way_and_is_told_once() -> None:
 def test_an_event_that_cannot_be_written_does_not_hide_what_stands_in_the_way() -> None:
     async def story(scene: Scene) -> None:
         scene.api.store(f"{CORE}/secrets/kvquota-llama", key_secret("kvquota-llama", kind="Opaque"))
-        scene.api.create = refusing  # type: ignore[method-assign]
+        scene.api.create = refusing  # type: ignore[method-assign]  # a fake of what is used
         with pytest.raises(NotOursError):
             await scene.observe()
 

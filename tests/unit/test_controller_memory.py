@@ -263,7 +263,7 @@ class ScriptedApi:
 
 
 def reads(api: ScriptedApi) -> Reads[Any]:
-    return Reads(api, virtual_time.LoopClock(), lambda each: each["value"])  # type: ignore[arg-type]
+    return Reads(api, virtual_time.LoopClock(), lambda each: each["value"])  # type: ignore[arg-type]  # a fake of what is used
 
 
 def in_time(scene: Callable[[], Awaitable[Any]]) -> Any:
@@ -347,7 +347,7 @@ def test_what_nobody_asks_for_is_forgotten_and_then_not_known_any_more() -> None
 
 def telling(api: ScriptedApi, dropped: list[int]) -> Events:
     clock = virtual_time.LoopClock()
-    return Events(api, clock, instance="test", dropped=lambda: dropped.append(1))  # type: ignore[arg-type]
+    return Events(api, clock, instance="test", dropped=lambda: dropped.append(1))  # type: ignore[arg-type]  # a fake of what is used
 
 
 def wanted(name: str = "search", message: str = "too late") -> EventWanted:
@@ -465,7 +465,7 @@ class Watched:
     def play(self) -> list[str]:
         async def scene() -> None:
             self.mirror = Mirror(
-                self.api,  # type: ignore[arg-type]
+                self.api,  # type: ignore[arg-type]  # a fake of what is used
                 Collection("/pods"),
                 parse=lambda each: each.get("value"),
                 replaced=self._count,

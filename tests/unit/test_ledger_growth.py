@@ -12,7 +12,7 @@ TENANT = "inference/search"
 
 def expecting_little(*shares: object, **changes: object) -> Books:
     """Books that expect one block of output of tenant search."""
-    books = open_books(*shares, **changes)  # type: ignore[arg-type]
+    books = open_books(*shares, **changes)  # type: ignore[arg-type]  # changes by name
     answered(books, 16)
     return books
 

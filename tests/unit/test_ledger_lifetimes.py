@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from bookkeeping import admit, config, open_books, sample, share
@@ -150,11 +152,13 @@ CORRUPTIONS = [
 
 
 @pytest.mark.parametrize(("corrupt", "named"), CORRUPTIONS)
-def test_books_that_do_not_add_up_are_found_and_the_sum_is_named(corrupt: object, named: str) -> None:
+def test_books_that_do_not_add_up_are_found_and_the_sum_is_named(
+    corrupt: Callable[[Books], object], named: str
+) -> None:
     books = open_books(share())
     admit(books, "search", 10)
     books._entries[1].prompts = tuple(type(each)(each.tokens, Tokens(800)) for each in books._entries[1].prompts)
     books.check_integrity()
-    corrupt(books)  # type: ignore[operator]
+    corrupt(books)
     with pytest.raises(LedgerError, match=named):
         books.check_integrity()

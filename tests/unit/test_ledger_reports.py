@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 import pytest
 
@@ -212,7 +214,7 @@ def test_a_rate_that_has_died_down_to_nothing_counts_as_unknown_no_longer_than_a
 def test_retries_are_spread_by_a_quarter() -> None:
     waits = []
     for jitter in (0.0, 1.0):
-        books = Books(jitter=lambda jitter=jitter: jitter)  # type: ignore[misc]
+        books = Books(jitter=partial(float, jitter))
         books.configure(config(share(hard_blocks=10)), 0.0)
         admit(books, "search", 10)
         answer = books.ask(ask("search", 1), 0.0)

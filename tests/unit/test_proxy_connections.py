@@ -71,7 +71,7 @@ class Echo:
 
 async def connection_of(wire: Wire, clock: ManualClock | None = None) -> ClientConnection[str]:
     connection = ClientConnection(Hub(Echo(), Patience(), clock or ManualClock()))
-    connection.connection_made(wire)  # type: ignore[arg-type]
+    connection.connection_made(wire)  # type: ignore[arg-type]  # a fake of what is used
     return connection
 
 
@@ -146,7 +146,7 @@ def pool_of(clock: ManualClock | None = None) -> EnginePool:
 def link_to(pool: EnginePool) -> tuple[EngineLink, Wire]:
     """An idle connection of the pool."""
     link, wire = EngineLink(pool), Wire()
-    link.connection_made(wire)  # type: ignore[arg-type]
+    link.connection_made(wire)  # type: ignore[arg-type]  # a fake of what is used
     pool.idled(link)
     return link, wire
 
@@ -176,8 +176,8 @@ async def test_a_listener_that_gives_up_in_the_middle_hears_nothing_more() -> No
             if event == last:
                 call.cancel()
 
-        heard.answer_head = lambda head, note=note: note(head.status)  # type: ignore[method-assign, misc]
-        heard.answer_data = note  # type: ignore[method-assign]
+        heard.answer_head = lambda head, note=note: note(head.status)  # type: ignore[method-assign, misc]  # a fake of what is used
+        heard.answer_data = note  # type: ignore[method-assign]  # a fake of what is used
         link.data_received(ANSWER)
         assert heard.heard[-1] == last
         assert wire.closed == "aborted"
@@ -211,13 +211,13 @@ async def test_idle_connections_are_bounded_and_leave_before_the_engine_closes_t
 async def test_a_connection_that_is_made_for_a_call_that_was_given_up_meanwhile_is_closed() -> None:
     pool = pool_of()
     link, wire = EngineLink(pool), Wire()
-    link.connection_made(wire)  # type: ignore[arg-type]
+    link.connection_made(wire)  # type: ignore[arg-type]  # a fake of what is used
     dialled: asyncio.Future[EngineLink] = asyncio.get_running_loop().create_future()
 
     async def dial() -> EngineLink:
         return await asyncio.shield(dialled)
 
-    pool.dial = dial  # type: ignore[method-assign]
+    pool.dial = dial  # type: ignore[method-assign]  # a fake of what is used
     heard = Heard()
     call = pool.call(b"1", heard)
     await asyncio.sleep(0)
@@ -233,7 +233,7 @@ async def test_an_engine_that_does_not_take_the_connection_in_time_is_silent() -
     async def dial() -> EngineLink:
         raise TimeoutError
 
-    pool.dial = dial  # type: ignore[method-assign]
+    pool.dial = dial  # type: ignore[method-assign]  # a fake of what is used
     heard = Heard()
     pool.call(b"1", heard)
     await asyncio.sleep(0.01)

@@ -49,7 +49,7 @@ def test_a_whole_chat_request() -> None:
     size = TEMPLATE_SIZE + len(encoded(message)) - 2  # without the quotes of the content
     sure = TEMPLATE_SIZE + 16 + len('"user"héllo'.encode())
     fields = read.fields
-    assert read == Shape("m", True, (PromptSize(size, sure),), 3, 7, "s", True, fields)  # type: ignore[arg-type]
+    assert read == Shape("m", True, (PromptSize(size, sure),), 3, 7, "s", True, fields)  # type: ignore[arg-type]  # sizes of a table
     assert list(fields.by_name) == [
         "messages", "model", "stream", "stream_options", "n", "max_tokens", "cache_salt", "temperature",
     ]  # fmt: skip

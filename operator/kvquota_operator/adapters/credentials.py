@@ -22,12 +22,10 @@ async def load(kubeconfig: Path | None) -> Configuration:
     configuration = Configuration()
     try:
         if kubeconfig is None:
-            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+            config.load_incluster_config(client_configuration=configuration)
         else:
             _check(kubeconfig)
-            await config.load_kube_config(  # type: ignore[no-untyped-call]
-                config_file=str(kubeconfig), client_configuration=configuration
-            )
+            await config.load_kube_config(config_file=str(kubeconfig), client_configuration=configuration)
     except config.ConfigException as error:
         advice = "run inside a pod with a service account, or give --kubeconfig FILE"
         raise CredentialsError(f"no way to the API server ({error}): {advice}") from error

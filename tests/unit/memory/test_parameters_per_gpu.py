@@ -117,7 +117,7 @@ def test_a_type_of_mixed_gguf_files_is_refused_and_says_what_to_state() -> None:
 def test_what_is_not_quantised_has_the_type_that_is_computed_in(
     dtype: str, config: dict[str, Any], expected: int
 ) -> None:
-    assert weights_per_gpu(config, dtype=dtype) == Weights(expected * sized(LLAMA) // 2, ())  # type: ignore[arg-type]
+    assert weights_per_gpu(config, dtype=dtype) == Weights(expected * sized(LLAMA) // 2, ())  # type: ignore[arg-type]  # the table has texts
 
 
 @pytest.mark.parametrize(("stated", "said"), [("float32", "float32"), (None, "nothing")], ids=["32 bits", "nothing"])

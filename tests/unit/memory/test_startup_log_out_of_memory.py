@@ -19,7 +19,7 @@ def amount(text: str, line: int = 1) -> Size:
 def failed(line: int = 1, rank: str | None = None, **parts: str | int) -> OutOfMemory:
     sizes = {name: amount(value, line) for name, value in parts.items() if isinstance(value, str)}
     numbers = {name: value for name, value in parts.items() if isinstance(value, int)}
-    return OutOfMemory(line=line, rank=rank, **sizes, **numbers)  # type: ignore[arg-type]
+    return OutOfMemory(line=line, rank=rank, **sizes, **numbers)  # type: ignore[arg-type]  # figures by name
 
 
 ADVICE = (

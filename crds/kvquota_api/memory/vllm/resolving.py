@@ -119,16 +119,10 @@ def settle(model: ModelShape, inputs: EngineInputs) -> Settings:
     """All settings; EngineUnknownError, ModelConfigError where one cannot be told."""
     _check_sizes(inputs)
     notes = _Notes()
-    rules = rules_of(inputs.version)
-    if inputs.version is None:
-        notes.default("engine version", "0.32", "the version whose rules are planned by")
-    else:
-        notes.assumptions.extend(guesses(inputs.version))
+    rules = _rules(inputs, notes)
     traits = traits_of(model)
     _check_supported(model, traits, inputs, notes)
-    speculation = speculation_of(model, inputs)
-    if inputs.speculative_tokens and inputs.speculative is None and not inputs.draft_layers:
-        notes.assumptions.append("the drafter keeps no cache of its own: give its layers, or the speculative config")
+    speculation = _speculation(model, inputs, notes)
     length = _max_model_len(model, inputs, notes)
     compute = _compute(model, inputs, notes)
     prefix = _prefix_caching(model, traits, inputs, rules, notes)
@@ -158,6 +152,20 @@ def settle(model: ModelShape, inputs: EngineInputs) -> Settings:
         assumptions=tuple(notes.assumptions),
         warnings=tuple(notes.warnings),
     )
+
+
+def _rules(inputs: EngineInputs, notes: _Notes) -> Rules:
+    if inputs.version is None:
+        notes.default("engine version", "0.32", "the version whose rules are planned by")
+    else:
+        notes.assumptions.extend(guesses(inputs.version))
+    return rules_of(inputs.version)
+
+
+def _speculation(model: ModelShape, inputs: EngineInputs, notes: _Notes) -> Speculation:
+    if inputs.speculative_tokens and inputs.speculative is None and not inputs.draft_layers:
+        notes.assumptions.append("the drafter keeps no cache of its own: give its layers, or the speculative config")
+    return speculation_of(model, inputs)
 
 
 def _check_sizes(inputs: EngineInputs) -> None:

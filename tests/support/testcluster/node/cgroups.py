@@ -10,6 +10,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from testcluster import cache
@@ -115,7 +116,7 @@ def _copy_cpuset(group: Path) -> None:
 def remove(layout: Layout, name: str) -> None:
     """Remove the groups called `name` with all below them; no process may be left in them."""
     for parent in layout.parents:
-        wait_until(lambda group=parent / name: _removed(group), timeout_s=REMOVE_TIMEOUT_S)  # type: ignore[misc]
+        wait_until(partial(_removed, parent / name), timeout_s=REMOVE_TIMEOUT_S)
 
 
 def _removed(group: Path) -> bool:

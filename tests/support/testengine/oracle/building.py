@@ -60,7 +60,7 @@ def card_as_meta() -> Any:
     def moved(value: Any) -> Any:
         return "meta" if isinstance(value, int) or str(value).startswith("cuda") else value
 
-    class CardAsMeta(mode):  # type: ignore[misc]
+    class CardAsMeta(mode):  # type: ignore[misc]  # its base is found at run time
         def __torch_function__(self, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name, named = getattr(function, "__name__", ""), dict(kwargs or {})
             if "device" in named:

@@ -37,7 +37,7 @@ def _know_kind(config: Document) -> None:
         return
     base: Any = getattr(part("transformers"), _DERIVED.get(kind, "PretrainedConfig"))
 
-    class FieldsAsTheyStand(base):  # type: ignore[misc]
+    class FieldsAsTheyStand(base):  # type: ignore[misc]  # its base is found at run time
         model_type = kind
 
         def __init__(self, **fields: Any) -> None:

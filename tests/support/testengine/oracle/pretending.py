@@ -163,7 +163,7 @@ def _platform(card: Card) -> Any:
     interface: Any = importlib.import_module("vllm.platforms.interface")
     capability = interface.DeviceCapability(*card.capability)
 
-    class PretendedCard(cuda.NonNvmlCudaPlatform):  # type: ignore[misc]
+    class PretendedCard(cuda.NonNvmlCudaPlatform):  # type: ignore[misc]  # its base is found at run time
         """The real CUDA platform, with the answers of a card."""
 
         @classmethod
