@@ -39,13 +39,15 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How the reader changes a thing: `{}` stands for its new value."""
+    """How the reader changes a thing: `{}` stands for its new value. `whole_context`: a length is that of all streams
+    of llama.cpp together, not of one request."""
 
     weight_dtype: str
     kv_dtype: str
     kv_size: str
     max_model_len: str
     tensor: str
+    whole_context: bool
 
 
 FIELDS: Final = Terms(
@@ -54,6 +56,7 @@ FIELDS: Final = Terms(
     kv_size="spec.memory.kvPool.bytes: {}",
     max_model_len="spec.model.maxModelLen: {}",
     tensor="spec.engine.parallelism.tensor: {}, and spec.gpu.count with it",
+    whole_context=False,
 )
 FLAGS: Final = Terms(
     weight_dtype="--weight-dtype {}",
@@ -61,6 +64,7 @@ FLAGS: Final = Terms(
     kv_size="--kv-memory {}",
     max_model_len="--max-model-len {}",
     tensor="--tp {}",
+    whole_context=True,
 )
 
 
@@ -172,10 +176,19 @@ def _another_pool(plan: CardPlan, terms: Terms) -> Iterator[Advice]:
 def _shorter_context(plan: CardPlan, terms: Terms) -> Iterator[Advice]:
     now = plan.request.inputs.max_model_len or plan.model.max_positions
     other = _planned(plan.request, max_model_len=LONGEST)
-    if now is None or other is None or other.cache is None or other.cache.max_model_len >= now:
+    streams = plan.request.inputs.streams
+    if now is None or other is None or other.cache is None or other.cache.max_model_len * streams >= now:
         return
-    term = terms.max_model_len.format(other.cache.max_model_len)
-    yield Advice("ShortenContext", f"shorten the context ({term} instead of {now}): {outcome(other)}", other)
+    fits, was = (
+        (other.cache.max_model_len * streams, now)
+        if terms.whole_context
+        else (
+            other.cache.max_model_len,
+            now // streams,
+        )
+    )
+    term = terms.max_model_len.format(fits)
+    yield Advice("ShortenContext", f"shorten the context ({term} instead of {was}): {outcome(other)}", other)
 
 
 def _more_gpus(plan: CardPlan, terms: Terms) -> Iterator[Advice]:

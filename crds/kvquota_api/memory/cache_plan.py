@@ -4,8 +4,9 @@ Invariants:
 
 1. Sizes are of one GPU, of the pipeline stage that decides; `blocks` is what the engine logs, `null_blocks` of them are
    never handed out.
-2. With one pool `blocks` x `bytes_per_block` = `kv_bytes`, at most the bytes given. Engines that keep sliding or state
-   layers in pools of their own, or round blocks up, say in their module what `kv_bytes` counts.
+2. `blocks` x `bytes_per_block` = `kv_bytes`, at most the bytes given, where blocks are all that an engine keeps.
+   Engines with a spare page, pools of their own for sliding or state layers, or blocks that are rounded up say in
+   their module what `kv_bytes` counts.
 3. Too few bytes give a plan that says so: `concurrency` below 1 and `min_bytes` above the bytes given.
 """
 

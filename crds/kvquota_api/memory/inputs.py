@@ -57,3 +57,8 @@ class EngineInputs:
     unified: bool | None = None
     latent: bool = True
     server_context: bool = True
+
+    @property
+    def streams(self) -> int:
+        """Parts that llama.cpp divides its context into: one per slot, unless slots share it. 1 for other engines."""
+        return 1 if self.unified else self.slots or 1

@@ -31,6 +31,7 @@ from kvquota_api.memory.errors import EngineUnknownError, PoolTooSmallError, Unk
 from kvquota_api.memory.inputs import LONGEST, EngineInputs
 from kvquota_api.memory.lengths import length_asked, positions_of
 from kvquota_api.memory.models.layers import Attention, Cache, Indexer, Latent, Layer, ModelShape
+from kvquota_api.memory.stages import stages_of
 from kvquota_api.quoting import quoted
 
 BLOCK_TOKENS: Final = 32  # of one block (KvCacheConfig.tokens_per_block)
@@ -91,8 +92,6 @@ def _check(model: ModelShape, inputs: EngineInputs) -> None:
         )
     if inputs.decode_context > 1:
         raise EngineUnknownError("context parallelism is not known for TensorRT-LLM: set it to 1")
-    if inputs.pipeline > len(model.layers):
-        raise EngineUnknownError(f"pipeline-parallel: the model has only {len(model.layers)} layers: lower it")
     for cache in _caches(model.layers):
         _check_kind(model, cache)
 
@@ -145,14 +144,12 @@ def _release(version: str | None) -> tuple[int, int]:
 
 
 def _stages(model: ModelShape, inputs: EngineInputs) -> Iterator[tuple[Layer, ...]]:
-    """Stages of equal length, the first ones with one layer more; drafters' layers are on the last."""
-    base, rest = divmod(len(model.layers), inputs.pipeline)
-    start = 0
+    """The layers of each pipeline stage; drafters' layers are on the last."""
+    of = stages_of(len(model.layers), inputs.pipeline, "TensorRTLLM")
     for stage in range(inputs.pipeline):
-        end = start + base + (1 if stage < rest else 0)
-        last = stage == inputs.pipeline - 1
-        yield model.layers[start:end] + (model.layers[-1],) * (inputs.draft_layers if last else 0)
-        start = end
+        drafts = inputs.draft_layers if stage == inputs.pipeline - 1 else 0
+        own = tuple(layer for layer, at in zip(model.layers, of, strict=True) if at == stage)
+        yield own + (model.layers[-1],) * drafts
 
 
 def _layer_bytes(model: ModelShape, inputs: EngineInputs, layer: Layer, element: Fraction) -> int:

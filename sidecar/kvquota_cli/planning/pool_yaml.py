@@ -102,18 +102,13 @@ def _planned(plan: CardPlan, cache: CachePlan, card: Card, gpu_count: int | None
 def _kv_bytes(plan: CardPlan, cache: CachePlan) -> Bytes:
     """Bytes of which the engine makes this very cache: what it takes, or more where it would round that down."""
     size = cache.kv_bytes
-    inputs = replace(plan.inputs, max_model_len=cache.max_model_len * _slots(plan.inputs))
+    inputs = replace(plan.inputs, max_model_len=cache.max_model_len * plan.inputs.streams)
     for _ in range(MAX_ROUNDINGS):
         again = plan_cache(plan.model, inputs, size)
         if again.blocks >= cache.blocks:
             break
         size += cache.bytes_per_block
     return Bytes(size)
-
-
-def _slots(inputs: EngineInputs) -> int:
-    """llama.cpp divides its context over them, unless they share it; a pool says what a request can hold."""
-    return 1 if inputs.unified else inputs.slots or 1
 
 
 def _model(inputs: EngineInputs, cache: CachePlan) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kvquota_api.amounts import Bytes, Hundredths, Tokens
-from kvquota_api.memory.advice import FIELDS, FLAGS, Advice, advise, in_order
+from kvquota_api.memory.advice import FIELDS, FLAGS, Advice, Terms, advise, in_order
 from kvquota_api.memory.inputs import LONGEST, EngineInputs
 from kvquota_api.memory.planning import (
     Card,
@@ -44,6 +44,22 @@ def test_a_plan_that_fits_is_told_what_a_smaller_cache_type_would_hold() -> None
         )
     ]
     assert [each.plan.problem for each in found] == [None]
+
+
+@pytest.mark.parametrize(
+    ("terms", "words"),
+    [
+        pytest.param(FLAGS, "--max-model-len 69632 instead of 131072", id="a flag says the whole context"),
+        pytest.param(FIELDS, "spec.model.maxModelLen: 17408 instead of 32768", id="a field what a request may have"),
+    ],
+)
+def test_a_shorter_context_of_several_slots_is_said_as_its_reader_writes_it(terms: Terms, words: str) -> None:
+    given = EngineInputs("LlamaCpp", max_model_len=131_072, slots=4)
+    plan = plan_card(PlanRequest(load_preset("llama-3.1-8b"), given, KvBudget(), Card(Bytes(24 * GIB))))
+    (context,) = [each for each in advise(plan, terms) if each.reason == "ShortenContext"]
+    assert words in context.message
+    again = replace(given, max_model_len=context.plan.inputs.streams * 17_408)
+    assert plan_card(replace(plan.request, inputs=again)).problem is None
 
 
 def test_a_cache_of_one_byte_already_is_told_nothing() -> None:

@@ -187,7 +187,7 @@ def test_a_draft_layer(model: ModelShape, expected: Cells) -> None:
     [
         pytest.param(shape(DENSE), {"tensor": 3}, EngineUnknownError, "3 GPUs cannot share 32 heads", id="heads"),
         pytest.param(shape(DENSE), {"decode_context": 2}, EngineUnknownError, "decode context", id="context parallel"),
-        pytest.param(shape(DENSE), {"pipeline": 2}, EngineUnknownError, "only 1 layers", id="too many stages"),
+        pytest.param(shape(DENSE), {"pipeline": 2}, EngineUnknownError, "over 2 pipeline stages", id="too many stages"),
         pytest.param(
             shape(DENSE, DENSE), {"pipeline": 2, "draft_layers": 1}, EngineUnknownError, "use one of them", id="draft"
         ),

@@ -129,7 +129,7 @@ def test_longest_request(length: int | None, kv_bytes: int, expected: int) -> No
     [
         pytest.param(shape(DENSE), {"tensor": 3}, EngineUnknownError, "3 GPUs cannot share 32 heads", id="heads"),
         pytest.param(shape(DENSE), {"decode_context": 2}, EngineUnknownError, "context parallelism", id="context"),
-        pytest.param(shape(DENSE), {"pipeline": 2}, EngineUnknownError, "only 1 layers", id="too many stages"),
+        pytest.param(shape(DENSE), {"pipeline": 2}, EngineUnknownError, "over 2 pipeline stages", id="too many stages"),
         pytest.param(shape(DENSE), {"kv_dtype": "q8_0"}, EngineUnknownError, "'q8_0' is not known", id="type"),
         pytest.param(shape(DENSE), {"version": "main"}, EngineUnknownError, "write it like 1.2.0", id="version"),
         pytest.param(shape(MAMBA2), {}, UnknownArchitectureError, "Mamba2State", id="recurrent layers"),

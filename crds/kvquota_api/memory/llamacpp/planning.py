@@ -76,7 +76,7 @@ def plan_cache(model: ModelShape, inputs: EngineInputs, kv_bytes: int) -> CacheP
     cells = cells_of(model, inputs, types)
     micro_batch, batch_notes = _micro_batch(inputs, cells)
     slots = inputs.slots or 1
-    empty = _Context(slots, 1 if inputs.unified else slots, micro_batch)
+    empty = _Context(slots, inputs.streams, micro_batch)
     total, length_notes = _asked(model, inputs, kv_bytes)
     context = _divided(empty, total) if total else _longest(empty, cells, positions_of(model), kv_bytes)
     notes = (*_default_notes(inputs), *type_notes, *batch_notes, *length_notes)

@@ -154,11 +154,16 @@ def _dtype(fields: Fields) -> Dtype | None:
     return dtype or fields.refuse(field, f"{shown(named)} is none of {', '.join(DTYPES)}")
 
 
-def _quantisation(fields: Fields) -> Quantisation | None:
+def declared_quantisation(fields: Fields) -> Fields | None:
+    """How the checkpoint says that its weights are stored, under either of the names that checkpoints use."""
     field = fields.first(("quantization_config", "compression_config"))
-    if not fields.has(field):
+    return fields.part(field) if fields.has(field) else None
+
+
+def _quantisation(fields: Fields) -> Quantisation | None:
+    declared = declared_quantisation(fields)
+    if declared is None:
         return None
-    declared = fields.part(field)
     inner = declared.part("quantization") if declared.has("quantization") else declared
     method = _method(declared, inner)
     heeded = method.startswith(HEEDED)

@@ -25,6 +25,7 @@ from kvquota_api.amounts import Bytes
 from kvquota_api.memory.errors import ModelConfigError
 from kvquota_api.memory.inputs import EngineName, Platform
 from kvquota_api.memory.models.fields import Fields
+from kvquota_api.memory.models.reading import declared_quantisation
 from kvquota_api.memory.parameters.checkpoint import (
     EVERYTHING,
     EXPERTS,
@@ -39,7 +40,7 @@ from kvquota_api.memory.parameters.checkpoint import (
 from kvquota_api.memory.parameters.counting import count_parameters
 from kvquota_api.memory.parameters.formats import PLAIN_BYTES, Format, format_of
 from kvquota_api.memory.parameters.tensors import ParameterCount, Tensor, Tensors
-from kvquota_api.memory.vllm.stages import stages_of
+from kvquota_api.memory.stages import stages_of
 from kvquota_api.quoting import quoted
 
 Drafts = Literal["Without", "WithDraft"]
@@ -54,6 +55,7 @@ NO_EXCEPTIONS: Final = (
     " embedding and head is not counted"
 )
 EMBEDDING: Final = "model.embed_tokens"
+LANGUAGE_PARTS: Final = ("text_config", "llm_config", "language_config")  # of configs that wrap a language model
 _CONFIG_DTYPES: Final[Mapping[str, str]] = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
@@ -109,7 +111,7 @@ def weights_per_gpu(
     each_layer = _layers_bytes(count.layers, stored, tensor)
     sizes = [
         sum((each_layer[layer] for layer in layers), Fraction(0)) + _ends_bytes(ends, stored, tensor)
-        for layers, ends in zip(_stages(count, pipeline), _ends(count, pipeline), strict=True)
+        for layers, ends in zip(_stages(count, pipeline, engine), _ends(count, pipeline), strict=True)
     ]
     if drafts == "WithDraft":
         sizes[-1] += _draft_bytes(count, stored, tensor)
@@ -147,10 +149,10 @@ def _own_experts(config: Mapping[str, Any]) -> Rules:
 
 
 def _quantisation(config: Mapping[str, Any]) -> Fields | None:
-    """The checkpoint's `quantization_config`, in the config or in that of its language part."""
+    """What the checkpoint declares, in the config or in that of its language part."""
     fields = Fields(config)
-    places = (fields, fields.part("text_config")) if fields.has("text_config") else (fields,)
-    return next((each.part("quantization_config") for each in places if each.says("quantization_config")), None)
+    inner = [fields.part(name) for name in LANGUAGE_PARTS if fields.has(name)]
+    return next((found for each in (fields, *inner) if (found := declared_quantisation(each)) is not None), None)
 
 
 def _plain(config: Mapping[str, Any], dtype: str) -> tuple[int, tuple[str, ...]]:
@@ -176,11 +178,11 @@ def _stated_dtype(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _stages(count: ParameterCount, pipeline: int) -> list[range]:
+def _stages(count: ParameterCount, pipeline: int, engine: EngineName) -> list[range]:
     """The layers of each pipeline stage."""
     if pipeline == 1:
         return [range(len(count.layers))]
-    where = stages_of(len(count.layers), pipeline)
+    where = stages_of(len(count.layers), pipeline, engine)
     return [range(where.index(stage), where.index(stage) + where.count(stage)) for stage in range(pipeline)]
 
 

@@ -22,6 +22,7 @@ from kvquota_api.memory.models.layers import Attention, Cache, Indexer, Latent, 
 from kvquota_api.memory.sglang.dtypes import KvDtype
 from kvquota_api.memory.sglang.releases import Rules
 from kvquota_api.memory.sglang.states import StateTypes, state_bytes
+from kvquota_api.memory.stages import stages_of
 
 _QUANT_BLOCK: Final = 128  # values that share one fp32 scale in a sparse MLA cache (DSATokenToKVPool.quant_block_size)
 _ROPE_BYTES: Final = 2  # the position part of a sparse MLA cache stays in bf16
@@ -67,7 +68,7 @@ class Cells:
 def stages(kept: Kept) -> tuple[Cells, ...]:
     """The cells of each pipeline stage. Raises EngineUnknownError, UnknownArchitectureError."""
     _check_spread(kept)
-    parts = tuple(_cells(kept, layers) for layers in _cut(kept.model.layers, kept.inputs.pipeline))
+    parts = tuple(_cells(kept, layers) for layers in _stages(kept))
     return tuple(_with_draft(kept, part) for part in parts) if kept.inputs.draft_layers else parts
 
 
@@ -79,20 +80,15 @@ def _check_spread(kept: Kept) -> None:
         )
     if inputs.decode_context > 1:
         raise EngineUnknownError("decode context parallelism is not known for SGLang: set it to 1")
-    if inputs.pipeline > len(kept.model.layers):
-        raise EngineUnknownError(f"pipeline-parallel: the model has only {len(kept.model.layers)} layers: lower it")
     if inputs.draft_layers and inputs.pipeline > 1:
         raise EngineUnknownError("draft layers with pipeline parallelism are not known for SGLang: use one of them")
 
 
-def _cut(layers: tuple[Layer, ...], count: int) -> Iterator[tuple[Layer, ...]]:
-    """Stages of equal length; the last ones take one layer more each (distributed/utils.py: get_pp_indices)."""
-    base, rest = divmod(len(layers), count)
-    start = 0
-    for stage in range(count):
-        end = start + base + (1 if stage >= count - rest else 0)
-        yield layers[start:end]
-        start = end
+def _stages(kept: Kept) -> Iterator[tuple[Layer, ...]]:
+    """The layers of each pipeline stage."""
+    layers, count = kept.model.layers, kept.inputs.pipeline
+    of = stages_of(len(layers), count, "SGLang")
+    return (tuple(layer for layer, at in zip(layers, of, strict=True) if at == stage) for stage in range(count))
 
 
 def _cells(kept: Kept, layers: tuple[Layer, ...]) -> Cells:

@@ -32,13 +32,13 @@ from kvquota_api.memory.models.layers import (
     Record,
     StateCache,
 )
+from kvquota_api.memory.stages import stages_of
 from kvquota_api.memory.vllm.backends import Choosing, Kernel, distinct_kernels, kernels_of
 from kvquota_api.memory.vllm.block_size import Blocks, blocks_of
 from kvquota_api.memory.vllm.heads import local_heads
 from kvquota_api.memory.vllm.packed_specs import compressor_spec, indexer_spec, record_spec, tail_spec
 from kvquota_api.memory.vllm.resolving import Settings
 from kvquota_api.memory.vllm.specs import LayerSpec
-from kvquota_api.memory.vllm.stages import stages_of
 from kvquota_api.memory.vllm.states import StateTypes, state_bytes
 
 _SPARSE_PAGE: Final = 64  # tokens that FlashMLA reads of packed latents at once (FlashMLASparseBackend.customize_spec)
@@ -66,7 +66,7 @@ class _Building:
 def place_specs(model: ModelShape, inputs: EngineInputs, settings: Settings) -> tuple[PlacedSpec, ...]:
     """The caches of all layers, in the order in which vLLM registers them."""
     on_stage: list[list[Layer]] = [[] for _ in range(inputs.pipeline)]
-    for stage, layer in zip(stages_of(len(model.layers), inputs.pipeline), model.layers, strict=True):
+    for stage, layer in zip(stages_of(len(model.layers), inputs.pipeline, "vLLM"), model.layers, strict=True):
         on_stage[stage].append(layer)
     if model.architecture in _ATTENTION_FIRST:
         on_stage = [_attention_first(layers) for layers in on_stage]

@@ -17,7 +17,7 @@ from typing import Final
 from kvquota_api.memory.errors import EngineUnknownError
 from kvquota_api.memory.inputs import EngineInputs
 from kvquota_api.memory.models.layers import Attention, ModelShape
-from kvquota_api.memory.vllm.stages import stages_of
+from kvquota_api.memory.stages import stages_of
 
 # Architectures without SupportsPP in vllm/model_executor/models of 0.32.
 _ONE_STAGE: Final = frozenset(
@@ -85,7 +85,7 @@ def _check_pipeline(model: ModelShape, stages: int) -> None:
 
 def _shares_across(model: ModelShape, stages: int) -> bool:
     """Whether a layer without a cache of its own is on another stage than the last one with a cache."""
-    of = list(zip(stages_of(len(model.layers), stages), model.layers, strict=True))
+    of = list(zip(stages_of(len(model.layers), stages, "vLLM"), model.layers, strict=True))
     last = max((stage for stage, layer in of if layer), default=0)
     return any(stage != last for stage, layer in of if not layer)
 

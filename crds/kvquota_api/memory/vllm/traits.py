@@ -15,7 +15,6 @@ from typing import Final
 from kvquota_api.memory.models.layers import (
     Attention,
     Cache,
-    CrossAttention,
     Latent,
     Mamba1State,
     Mamba2State,
@@ -42,7 +41,6 @@ class Traits:
     latent: bool
     sparse_width: int
     records: bool
-    cross: bool
     linear: bool
     mamba: bool
 
@@ -65,7 +63,6 @@ def traits_of(model: ModelShape) -> Traits:
             (cache.rank + cache.rope for cache in caches if isinstance(cache, Latent) and cache.sparse), default=0
         ),
         records=has(Record),
-        cross=has(CrossAttention),
         linear=model.model_type not in _PLAIN_TYPES,
         mamba=has(Mamba1State, Mamba2State),
     )
