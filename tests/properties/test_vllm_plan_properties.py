@@ -50,8 +50,6 @@ def models(draw: st.DrawFn) -> ModelShape:
         vocabulary=1024,
         max_positions=32768,
         dtype="bf16",
-        checkpoint_quantised=False,
-        kv_scheme_declared=False,
     )
 
 

@@ -24,7 +24,5 @@ def shape(*layers: Cache | Layer, **changes: Any) -> ModelShape:
         vocabulary=128256,
         max_positions=131072,
         dtype="bf16",
-        checkpoint_quantised=False,
-        kv_scheme_declared=False,
     )
     return replace(made, **changes)

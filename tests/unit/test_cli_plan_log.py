@@ -333,3 +333,13 @@ def test_a_log_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) ->
         "",
         "kvquota: --from-log /nowhere.log: cannot be read: No such file or directory; name a file that is there\n",
     )
+
+
+def test_the_lengths_that_a_pool_states_are_counted_beside_a_log_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--model", "qwen2.5-7b", "--tp", "2", "--gpu-memory", "79.15GiB", "--context", "1k,3000", "-o", "yaml")
+    pool = tmp_path / "pool.yaml"
+    pool.write_text(run(capsys, *words)[1])
+    said = json.loads(run(capsys, "--model", str(pool), "--from-log", str(TP2), "-o", "json")[1])
+    assert [each["contextTokens"] for each in said["capacity"]] == [1024, 3000]

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import sys
-from collections.abc import Sequence
 
-from kvquota_api.amounts import Tokens
 from kvquota_api.memory.errors import PlanError
 from kvquota_api.memory.inputs import EngineInputs
 from kvquota_api.memory.planning import CardPlan, KvBudget, PlanRequest, plan_card
 from kvquota_cli.errors import CliError, ExitCode
-from kvquota_cli.planning.answer import answer
-from kvquota_cli.planning.asking import asked_fields, plan_request
-from kvquota_cli.planning.drawing import drawn
-from kvquota_cli.planning.report import report
-from kvquota_cli.planning.showing import glyphs_of_output, show
+from kvquota_cli.planning.asking import plan_request
+from kvquota_cli.planning.printing import print_plan
 from kvquota_cli.planning.sources import ModelSource, read_source
-from kvquota_cli.wrapping import terminal_columns
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
@@ -43,7 +36,7 @@ def _model(arguments: argparse.Namespace) -> str:
 
 def _planned(arguments: argparse.Namespace, source: ModelSource) -> ExitCode:
     plan = plan_card(plan_request(arguments, _base(source)))
-    _print(arguments, source, plan)
+    print_plan(arguments, source, plan)
     if plan.problem is None or _is_asked_of_bytes(plan):
         return ExitCode.OK
     print(f"kvquota: {plan.problem}", file=sys.stderr)
@@ -69,24 +62,3 @@ def _base(source: ModelSource) -> PlanRequest:
         )
     request: PlanRequest = importlib.import_module("kvquota_api.memory.plan").request_of(source.pool, source.config)
     return request
-
-
-def _print(arguments: argparse.Namespace, source: ModelSource, plan: CardPlan) -> None:
-    said = report(source.name, plan, _contexts(arguments, source), asked_fields(arguments))
-    if arguments.output == "yaml":
-        print(importlib.import_module("kvquota_cli.planning.pool_yaml").pool_yaml(arguments, source, plan), end="")
-        for warning in said.warnings:
-            print(f"kvquota: warning: {warning}", file=sys.stderr)
-        return
-    if arguments.output == "json":
-        print(json.dumps(answer(said), indent=2))
-        return
-    show(drawn(said, glyphs_of_output(), terminal_columns()))
-
-
-def _contexts(arguments: argparse.Namespace, source: ModelSource) -> Sequence[Tokens] | None:
-    """The lengths to count: those asked for, else those of the pool's workload, else the usual ones."""
-    if arguments.context is not None or source.pool is None:
-        asked: Sequence[Tokens] | None = arguments.context
-        return asked
-    return tuple(Tokens(each.context_tokens) for each in source.pool.spec.workload.context_mix) or None

@@ -1,12 +1,13 @@
 """What the options of `kvquota plan` ask for.
 
-Decides the request from the options, on top of what a ModelPool states. Pure but for the files that options name.
+Decides the request from the options, on top of what a ModelPool states. Pure.
 
 Invariants:
 
 1. An option wins over the ModelPool, and the ModelPool over the engine's defaults.
 2. Options that contradict each other, or that the engine does not have, are a CliError, a type that nobody knows is a
-   PlanError: nothing is passed over. What an engine has, and what changes nothing, is a warning: see `unheeded`.
+   PlanError: nothing is passed over. What an engine has, and what changes nothing, is a warning
+   (`unheeded`; of vLLM its planner says so).
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any, Final
 
 from kvquota_api.amounts import Bytes, format_bytes
@@ -34,13 +35,11 @@ from kvquota_api.memory.startup_log import (
 )
 from kvquota_api.memory.startup_log.facts import Refusal, RefusalKind
 from kvquota_cli.errors import CliError, ExitCode
-from kvquota_cli.planning.answer import answer
 from kvquota_cli.planning.asking import plan_request
-from kvquota_cli.planning.drawing import Line, Segment, drawn
+from kvquota_cli.planning.drawing import Line, Segment
 from kvquota_cli.planning.flags import ENGINES
-from kvquota_cli.planning.pool_yaml import pool_yaml
-from kvquota_cli.planning.report import report
-from kvquota_cli.planning.showing import glyphs_of_output, show
+from kvquota_cli.planning.printing import Beside, print_plan
+from kvquota_cli.planning.showing import show
 from kvquota_cli.planning.sources import ModelSource, read_text
 from kvquota_cli.wrapping import terminal_columns, wrapped
 
@@ -92,14 +91,7 @@ def run(arguments: argparse.Namespace, source: ModelSource, base: PlanRequest) -
     except (CliError, PlanError):
         _show_failures(arguments, facts)
         raise
-    said = report(source.name, found.plan, arguments.context)
-    if arguments.output == "json":
-        print(json.dumps({**answer(said), "log": _as_json(found)}, indent=2))
-    elif arguments.output == "yaml":
-        print(pool_yaml(arguments, source, found.plan), end="")
-    else:
-        columns = terminal_columns()
-        show((*drawn(said, glyphs_of_output(), columns), (), *lines_of(found, columns)))
+    print_plan(arguments, source, found.plan, Beside(partial(lines_of, found), {"log": _as_json(found)}))
     return ExitCode.OK if found.compares and found.agrees else ExitCode.PROBLEM
 
 

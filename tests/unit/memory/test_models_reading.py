@@ -42,8 +42,6 @@ def test_reads_a_model() -> None:
         vocabulary=1000,
         max_positions=4096,
         dtype="bf16",
-        checkpoint_quantised=False,
-        kv_scheme_declared=False,
         state_dtype=None,
         quantisation=None,
         encoder_decoder=False,
@@ -230,8 +228,7 @@ MODELOPT = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NV
 def test_the_quantisation_that_a_checkpoint_declares(declared: dict[str, Any], expected: Quantisation) -> None:
     model = read_model(config(quantization_config=declared))
 
-    assert (model.quantisation, model.checkpoint_quantised) == (expected, True)
-    assert model.kv_scheme_declared == (expected.kv_scheme is not None)
+    assert model.quantisation == expected
 
 
 def test_a_vocabulary_may_have_its_padded_name() -> None:

@@ -56,8 +56,6 @@ def shape(*layers: Layer, name: str = "LlamaForCausalLM", **more: Any) -> ModelS
         "vocabulary": 1024,
         "max_positions": 32768,
         "dtype": "bf16",
-        "checkpoint_quantised": False,
-        "kv_scheme_declared": False,
     }
     return ModelShape(**(parts | more))
 
@@ -233,25 +231,25 @@ def test_tokens_of_the_smallest_block(model: ModelShape, given: Mapping[str, Any
             id="GLM on Blackwell keeps them in fp8 by itself",
         ),
         pytest.param(
-            shape(FULL, quantisation=Quantisation("modelopt", "fp8"), kv_scheme_declared=True),
+            shape(FULL, quantisation=Quantisation("modelopt", "fp8")),
             {},
             32768,
             id="what ModelOpt declares",
         ),
         pytest.param(
-            shape(FULL, quantisation=Quantisation("modelopt", "int8"), kv_scheme_declared=True),
+            shape(FULL, quantisation=Quantisation("modelopt", "int8")),
             {},
             65536,
             id="ModelOpt's scheme that vLLM does not know",
         ),
         pytest.param(
-            shape(LATENT, quantisation=Quantisation("modelopt", "fp8"), kv_scheme_declared=True),
+            shape(LATENT, quantisation=Quantisation("modelopt", "fp8")),
             {},
             64 * 576,
             id="what ModelOpt declares of latents",
         ),
         pytest.param(
-            shape(FULL, quantisation=Quantisation("compressed-tensors", "fp8"), kv_scheme_declared=True),
+            shape(FULL, quantisation=Quantisation("compressed-tensors", "fp8")),
             {},
             32768,
             id="what another tool declares",
@@ -260,7 +258,7 @@ def test_tokens_of_the_smallest_block(model: ModelShape, given: Mapping[str, Any
             shape(FULL, quantisation=Quantisation("compressed-tensors", None)), {}, 65536, id="quantised weights only"
         ),
         pytest.param(
-            shape(LATENT, quantisation=Quantisation("compressed-tensors", "fp8"), kv_scheme_declared=True),
+            shape(LATENT, quantisation=Quantisation("compressed-tensors", "fp8")),
             {},
             16 * 576 * 2,
             id="another tool's scheme is not for latents",
@@ -313,7 +311,7 @@ def test_bytes_of_a_block(model: ModelShape, given: Mapping[str, Any], size: int
             id="dcp with windows",
         ),
         pytest.param(
-            shape(FULL, quantisation=Quantisation("compressed-tensors", "int8"), kv_scheme_declared=True),
+            shape(FULL, quantisation=Quantisation("compressed-tensors", "int8")),
             {},
             "vLLM takes a compressed-tensors scheme of the KV cache in fp8 only, not int8: use a checkpoint without it",
             id="declared scheme",

@@ -43,8 +43,6 @@ def shape(*layers: Layer, drafts: tuple[Layer, ...] = ()) -> ModelShape:
         vocabulary=1024,
         max_positions=4096,
         dtype="bf16",
-        checkpoint_quantised=False,
-        kv_scheme_declared=False,
     )
 
 

@@ -179,9 +179,8 @@ class ModelShape:
     `architecture`: the entry of the config's `architectures`; `layers`: in order; `draft_layers`: those of the
     multi-token prediction heads that the checkpoint carries, used only with speculation; `heads`: query heads, which
     tensor parallelism has to divide; `max_positions`: tokens, None where the config does not say; `dtype`: that of the
-    checkpoint, None where the config does not say; `checkpoint_quantised`, `kv_scheme_declared`: the config declares a
-    quantisation of the weights, of the cache; `state_dtype`: of recurrent state where config or family fixes one, None
-    where it follows the model; `usual_positions`: the longest sequence with which it is served unasked, less than
+    checkpoint, None where the config does not say; `state_dtype`: of recurrent state where config or family fixes one,
+    None where it follows the model; `usual_positions`: the longest sequence with which it is served unasked, less than
     `max_positions` only for positions stretched by "longrope".
     """
 
@@ -193,8 +192,6 @@ class ModelShape:
     vocabulary: int
     max_positions: int | None
     dtype: Dtype | None
-    checkpoint_quantised: bool
-    kv_scheme_declared: bool
     state_dtype: Dtype | None = None
     quantisation: Quantisation | None = None
     encoder_decoder: bool = False

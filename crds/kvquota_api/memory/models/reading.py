@@ -63,8 +63,6 @@ def _shape(name: str, outer: Fields, fields: Fields, family: Family) -> ModelSha
         max_positions=positions.longest,
         usual_positions=positions.usual,
         dtype=_dtype(outer) or _dtype(fields),
-        checkpoint_quantised=quantisation is not None,
-        kv_scheme_declared=quantisation is not None and quantisation.kv_scheme is not None,
         state_dtype=stack.state_dtype,
         quantisation=quantisation,
         encoder_decoder=stack.encoder_decoder,

@@ -8,7 +8,7 @@ Invariants:
 2. The counts are those of the model classes that engines load (tests/data/memory/parameters.json has what those say of
    themselves).
 
-It does not know how the weights are stored or spread: see `stored` and `per_gpu`.
+It does not know how the weights are stored or spread: see `checkpoint` and `per_gpu`.
 """
 
 from __future__ import annotations

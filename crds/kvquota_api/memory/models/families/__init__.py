@@ -1,1 +1,1 @@
-"""How each family of models lays out its caches: readers per kind of model, and the tables of architectures that `table` joins."""
+"""How each family of models lays out its caches: readers per kind of model, and tables of architectures."""
