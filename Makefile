@@ -88,4 +88,4 @@ bench: setup ## the sidecar beside known proxies, measured in one run (ARGS=--re
 	@$(BIN)/python tests/bench $(ARGS)
 
 clean: ## remove what the targets above made in this folder
-	@rm -rf $(VENV) .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
+	@rm -rf $(VENV) .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build && find crds operator sidecar tests -name __pycache__ -prune -exec rm -rf {} +

@@ -53,14 +53,20 @@ def test_a_size_is_read(text: str, expected: int) -> None:
         pytest.param(sizes.fraction, "0.0", "'0.0' is not a part of the card above 0", id="no part"),
         pytest.param(sizes.fraction, "1.01", "'1.01' is not a part of the card above 0", id="more than the card"),
         pytest.param(sizes.fraction, "", "'' is not a part of the card", id="an empty part"),
-        pytest.param(sizes.count, "0", "'0' is not a whole number of at least 1", id="no GPU"),
-        pytest.param(sizes.count, "1.5", "'1.5' is not a whole number of at least 1", id="half a GPU"),
-        pytest.param(sizes.count_or_none, "-1", "'-1' is not a whole number of at least 0", id="fewer than none"),
-        pytest.param(sizes.count, "3000000000", "'3000000000' is not a whole number of at least 1", id="too many"),
+        pytest.param(sizes.count, "0", "'0' is not a whole number from 1 to 2,147,483,647", id="no GPU"),
+        pytest.param(sizes.count, "1.5", "'1.5' is not a whole number from 1 to 2,147,483,647", id="half a GPU"),
+        pytest.param(
+            sizes.count_or_none, "-1", "'-1' is not a whole number from 0 to 2,147,483,647", id="fewer than none"
+        ),
+        pytest.param(
+            sizes.count, "3000000000", "'3000000000' is not a whole number from 1 to 2,147,483,647", id="too many"
+        ),
         pytest.param(
             sizes.length, "32k", "'32k' is read as thousands by some engines and as 1024s by others", id="32k tokens"
         ),
-        pytest.param(sizes.length, "long", "'long' is not a whole number of at least 1", id="a length in words"),
+        pytest.param(
+            sizes.length, "long", "'long' is not a whole number from 1 to 2,147,483,647", id="a length in words"
+        ),
         pytest.param(sizes.contexts, "1k,8kb", "'8kb' is no length of a request: write tokens, with k", id="a unit"),
         pytest.param(sizes.contexts, "1k,,8k", "'' is no length of a request", id="a comma too many"),
         pytest.param(sizes.contexts, "1k,1024", "'1k,1024' has a length twice: keep one", id="a length twice"),

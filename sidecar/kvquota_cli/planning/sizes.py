@@ -67,7 +67,7 @@ def memory(text: str) -> Bytes:
 
 def fraction(text: str) -> Fraction:
     """A part of the card, above 0 and at most 1, exactly as it is written."""
-    if re.fullmatch(r"[01]?(?:\.[0-9]{1,12})?", text) is None or not text or not 0 < Fraction(text) <= 1:
+    if re.fullmatch(r"[01]?(?:\.[0-9]{1,20})?", text) is None or not text or not 0 < Fraction(text) <= 1:
         raise ArgumentTypeError(f"{quoted(text)} is not a part of the card above 0 and at most 1, as in 0.9")
     return Fraction(text)
 
@@ -84,7 +84,7 @@ def count_or_none(text: str) -> int:
 
 def _whole(text: str, least: int) -> int:
     if re.fullmatch(r"[0-9]{1,10}", text) is None or not least <= int(text) <= MAX_LENGTH:
-        raise ArgumentTypeError(f"{quoted(text)} is not a whole number of at least {least}")
+        raise ArgumentTypeError(f"{quoted(text)} is not a whole number from {least} to {MAX_LENGTH:,}")
     return int(text)
 
 
