@@ -30,6 +30,7 @@ Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+Digest = Annotated[str, msgspec.Meta(min_length=64, max_length=64)]
 Enforcement = Literal["Enforce", "Shadow"]
 FailurePolicy = Literal["Closed", "Open"]
 
@@ -56,8 +57,11 @@ class PoolRef(_Document, frozen=True, kw_only=True):
 class KvPlan(_Document, frozen=True, kw_only=True):
     """The planned KV pool of one engine.
 
-    `cap_blocks`: the hard cap, null block included. `null_blocks`: blocks that the engine never hands out.
-    `block_tokens`: tokens of one block; `bytes_per_block`: of one GPU; `max_model_len`: tokens of the longest request.
+    `cap_blocks`: the hard cap of one rank, null block included. `null_blocks`: blocks of it that the engine never hands
+    out. `block_tokens`: tokens of one block; `bytes_per_block`: of one GPU; `max_model_len`: tokens of the longest
+    request. `ranks`: data-parallel copies of the model in the pod, each with a pool of its own. `batch_tokens`: tokens
+    of one step of the engine, None where nobody said. `shares_prefixes`: whether requests with the same beginning hold
+    its blocks together.
     """
 
     cap_blocks: Positive
@@ -66,11 +70,22 @@ class KvPlan(_Document, frozen=True, kw_only=True):
     bytes_per_block: Positive
     max_model_len: Positive
     groups: Annotated[tuple[LayerGroup, ...], msgspec.Meta(min_length=1, max_length=MAX_GROUPS)]
+    ranks: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
+    batch_tokens: Positive | None = None
+    shares_prefixes: bool = False
 
     @property
     def worth(self) -> Worth:
         """What blocks are worth in tokens."""
         return Worth(self.groups, Tokens(self.max_model_len))
+
+
+class MediaCost(_Document, frozen=True, kw_only=True):
+    """Tokens that one item of each kind takes at most in a prompt; None: requests with such items are refused."""
+
+    image_tokens: Positive | None = None
+    audio_tokens: Positive | None = None
+    video_tokens: Positive | None = None
 
 
 class TenantShare(_Document, frozen=True, kw_only=True):
@@ -121,6 +136,28 @@ class PodConfig(_Document, frozen=True, kw_only=True):
     api_key_header: Name = "Authorization"
     authorization: Literal["Forward", "Remove"] = "Forward"
     enforcement: Enforcement = "Enforce"
+    cache_isolation: Literal["Tenant", "Shared"] = "Tenant"
+    media: MediaCost = MediaCost()
+
+
+class JwtIssuer(_Document, frozen=True, kw_only=True):
+    """Whose JSON Web Tokens are believed. `keys`: a JSON Web Key Set of public keys, as text. `tenant_claim` names the
+    tenant, within `namespace`."""
+
+    issuer: Annotated[str, msgspec.Meta(min_length=1, max_length=2048)]
+    audience: Name
+    tenant_claim: Name
+    namespace: Name
+    keys: Annotated[str, msgspec.Meta(max_length=262_144)]
+
+
+class TrustedPeer(_Document, frozen=True, kw_only=True):
+    """A peer that names the tenant in the header `name` and proves itself by a secret. `secret`: hex HMAC-SHA256 of it
+    under the identity's pepper. `tenants`: value of the header -> tenant id."""
+
+    name: Name
+    secret: Digest
+    tenants: dict[Name, Name]
 
 
 class PoolIdentity(_Document, frozen=True, kw_only=True):
@@ -129,7 +166,13 @@ class PoolIdentity(_Document, frozen=True, kw_only=True):
     version: Literal[1] = CONFIG_VERSION
     digest: str
     pepper: Annotated[str, msgspec.Meta(min_length=32, max_length=128)]
-    api_keys: dict[Annotated[str, msgspec.Meta(min_length=64, max_length=64)], Name]
+    api_keys: dict[Digest, Name]
+    jwt: JwtIssuer | None = None
+    trusted_peer: TrustedPeer | None = None
+
+    def __repr__(self) -> str:
+        """Without the pepper, which is a secret."""
+        return f"PoolIdentity(digest={self.digest!r})"
 
 
 _D = TypeVar("_D", bound=PodConfig | PoolIdentity)
@@ -189,7 +232,7 @@ def decode_identity(data: bytes | str) -> PoolIdentity:
 def _decode(data: bytes | str, kind: type[_D]) -> _D:
     try:
         document = msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DocumentError(f"not a valid {kind.__name__}: {error}") from error
     if content_digest(document) != document.digest:
         raise DocumentError("digest: does not match the content; the document was cut or edited")

@@ -43,6 +43,17 @@ class ModelConfig(Model):
     rules = (exactly_one_of("preset", "configMapRef", "inline"),)
 
 
+class Media(Model):
+    """What the model makes of images, audio and videos: their tokens do not follow from their bytes."""
+
+    image_tokens: TokenCount | None = None
+    """Tokens that one image takes at most. Default: requests with images are refused."""
+    audio_tokens: TokenCount | None = None
+    """Tokens that one audio takes at most. Default: requests with audio are refused."""
+    video_tokens: TokenCount | None = None
+    """Tokens that one video takes at most. Default: requests with videos are refused."""
+
+
 class ServedModel(Model):
     """The model, as far as its memory depends on it. A change asks for a review of the quotas."""
 
@@ -69,3 +80,5 @@ class ServedModel(Model):
     model and engine set."""
     max_model_len: TokenCount | None = None
     """Longest request in tokens of prompt and output. Default: what the config says (max_position_embeddings)."""
+    media: Media | None = None
+    """Tokens that images, audio and videos are charged with. Default: requests with any of them are refused."""

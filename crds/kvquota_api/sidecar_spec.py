@@ -23,7 +23,7 @@ class JwtKeys(Model):
     config_map: KeyRef | None = None
     """Key of a ConfigMap."""
     secret: KeyRef | None = None
-    """Key of a Secret."""
+    """Key of a Secret of type kvquota.dev/api-key."""
 
     one_value = True
     rules = (exactly_one_of("configMap", "secret"),)

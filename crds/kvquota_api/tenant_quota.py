@@ -44,7 +44,8 @@ class TenantIdentity(Model):
     api_keys: Annotated[tuple[ApiKey, ...], Field(max_length=MAX_API_KEYS)] = ()
     """API keys that clients of this tenant send; several, so that they can be rotated. Default: none."""
     header_value: HeaderValue | None = None
-    """What the pool's trusted header says for this tenant; read only from a peer that proves itself. Default: none."""
+    """What the pool's trusted header says for this tenant; read only from a peer that proves itself.
+    Default: the tenant's name."""
 
     rules = (
         Rule(

@@ -59,7 +59,10 @@ class Rejected(_Message, frozen=True, kw_only=True):
 
 
 class EngineUsage(_Message, frozen=True, kw_only=True):
-    """What the engine says of itself. `blocks` with the null block; all of it `age_seconds` before the report."""
+    """What the engine says of itself. `blocks` with the null block; all of it `age_seconds` before the report.
+
+    `aborts_lost`: it goes on with requests whose connections are closed; None: it does not say what it runs.
+    """
 
     state: EngineState = "Unknown"
     blocks: Natural | None = None
@@ -68,12 +71,15 @@ class EngineUsage(_Message, frozen=True, kw_only=True):
     running: Natural | None = None
     waiting: Natural | None = None
     age_seconds: float | None = None
+    aborts_lost: bool | None = None
 
 
 class PoolUsage(_Message, frozen=True, kw_only=True):
     """Blocks of this pod's pool by docs/accounting.md: `usable` is U, `free` is F, `reserved` all charges together.
 
     `gauge_is_fresh`: False where the engine has not said lately what is in use, so that F is by the ledger alone.
+    `waiting`: guaranteed requests that wait for room. `estimate_error_percent`: how far the estimate of a prompt was
+    off, at the median of the last ones; None: nothing was learnt yet.
     """
 
     usable: Natural
@@ -85,6 +91,8 @@ class PoolUsage(_Message, frozen=True, kw_only=True):
     rung: Rung = "Normal"
     accounting: Literal["Estimated", "Exact"] = "Estimated"
     gauge_is_fresh: bool = True
+    waiting: Natural = 0
+    estimate_error_percent: float | None = None
 
 
 class Refusal(_Message, frozen=True, kw_only=True):
@@ -99,7 +107,8 @@ class Counts(_Message, frozen=True, kw_only=True):
     """`rejected` and `would_reject` by refusal code, `degraded` by rung.
 
     `evicted`: running requests ended for others. `ended`: those ended since their tenant grew past its own hard.
-    `guarantee_missed`: guaranteed requests that found no room; each is also in `rejected`.
+    `guarantee_missed`: guaranteed requests that found no room, each also in `rejected`, and protected ones that the
+    engine itself preempted.
     """
 
     admitted: Natural = 0
@@ -159,5 +168,5 @@ def decode_report(data: bytes) -> UsageReport:
 def _decode(data: bytes, kind: type[_M]) -> _M:
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DocumentError(f"not a valid {kind.__name__}: {error}") from error

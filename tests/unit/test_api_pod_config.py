@@ -11,14 +11,17 @@ import pytest
 from kvquota_api.memory.blocks import LayerGroup
 from kvquota_api.pod_config import (
     DocumentError,
+    JwtIssuer,
     KvPlan,
     Ladder,
+    MediaCost,
     PodConfig,
     PodRef,
     PoolIdentity,
     PoolRef,
     TenantShare,
     Threshold,
+    TrustedPeer,
     content_digest,
     decode_config,
     decode_identity,
@@ -138,6 +141,70 @@ def test_refuses_a_config_whole_and_names_the_field(data: bytes, says: str) -> N
 
 def plan(**changes: Any) -> KvPlan:
     return msgspec.structs.replace(config().kv, **changes)
+
+
+def issuer(**changes: Any) -> JwtIssuer:
+    fields = {
+        "issuer": "https://id.example",
+        "audience": "llm",
+        "tenant_claim": "team",
+        "namespace": "inference",
+        "keys": '{"keys": []}',
+    }
+    return JwtIssuer(**{**fields, **changes})
+
+
+def peer(**changes: Any) -> TrustedPeer:
+    fields = {"name": "x-team", "secret": "a" * 64, "tenants": {"search": "inference/search"}}
+    return TrustedPeer(**{**fields, **changes})
+
+
+def test_what_a_plan_a_prompt_and_a_cache_may_cost_is_read_as_it_was_written() -> None:
+    written = sealed(
+        config(
+            kv=plan(ranks=8, batch_tokens=8192, shares_prefixes=True),
+            media=MediaCost(image_tokens=2880, audio_tokens=1500),
+            cache_isolation="Shared",
+        )
+    )
+
+    assert decode_config(encode(written)) == written
+
+
+def test_an_issuer_and_a_peer_are_read_as_they_were_written() -> None:
+    written = sealed(identity(jwt=issuer(), trusted_peer=peer()))
+
+    assert decode_identity(encode(written)) == written
+
+
+BEYOND: dict[str, tuple[PodConfig | PoolIdentity, str]] = {
+    "no rank": (config(kv=plan(ranks=0)), r"\$.kv.ranks"),
+    "more ranks than any pod has": (config(kv=plan(ranks=1025)), r"\$.kv.ranks"),
+    "a step of no tokens": (config(kv=plan(batch_tokens=0)), r"\$.kv.batchTokens"),
+    "an image for nothing": (config(media=MediaCost(image_tokens=0)), r"\$.media.imageTokens"),
+    "sound for nothing": (config(media=MediaCost(audio_tokens=0)), r"\$.media.audioTokens"),
+    "a film for less than nothing": (config(media=MediaCost(video_tokens=-1)), r"\$.media.videoTokens"),
+    "an isolation that is none": (config(cache_isolation="None"), r"\$.cacheIsolation"),
+    "an issuer without a name": (identity(jwt=issuer(issuer="")), r"\$.jwt.issuer"),
+    "an issuer of a longer name than there is": (identity(jwt=issuer(issuer="i" * 2049)), r"\$.jwt.issuer"),
+    "no audience": (identity(jwt=issuer(audience="")), r"\$.jwt.audience"),
+    "no claim": (identity(jwt=issuer(tenant_claim="")), r"\$.jwt.tenantClaim"),
+    "no namespace": (identity(jwt=issuer(namespace="")), r"\$.jwt.namespace"),
+    "more keys than anybody has": (identity(jwt=issuer(keys="k" * 262_145)), r"\$.jwt.keys"),
+    "a peer without a header": (identity(trusted_peer=peer(name="")), r"\$.trustedPeer.name"),
+    "a peer's secret in clear": (identity(trusted_peer=peer(secret="secret")), r"\$.trustedPeer.secret"),
+    "a peer's tenant without a name": (identity(trusted_peer=peer(tenants={"a": ""})), r"\$.trustedPeer.tenants"),
+}
+
+
+@pytest.mark.parametrize(("document", "field"), BEYOND.values(), ids=BEYOND)
+def test_a_value_beyond_its_bounds_is_refused_by_the_name_of_its_field(
+    document: PodConfig | PoolIdentity, field: str
+) -> None:
+    decode = decode_config if isinstance(document, PodConfig) else decode_identity
+
+    with pytest.raises(DocumentError, match=field):
+        decode(encode(document))
 
 
 @pytest.mark.parametrize(

@@ -263,7 +263,7 @@ def _pool_plan(
 def _plan_hash(spec: ModelPoolSpec, config: Mapping[str, Any], max_model_len: int) -> str:
     """First 16 hex digits of the SHA-256 of what a tenant's share in tokens depends on."""
     inputs = {
-        "model": spec.model.model_copy(update={"config": None}).as_written(),
+        "model": spec.model.model_copy(update={"config": None, "media": None}).as_written(),
         "config": config,
         "maxModelLen": max_model_len,
         "parallelism": spec.engine.parallelism.as_written(),
