@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from kvquota_api.conditions import PLAN_VALID, QUOTA_WITHIN_CAPACITY, READY
+from kvquota_api.conditions import PLAN_VALID, PODS_GOVERNED, QUOTA_WITHIN_CAPACITY, READY
 from kvquota_api.validation import KINDS
 from kvquota_cli.embedded.file_cluster import FileCluster
 from kvquota_cli.embedded.identity import engine_pod, new_secret
@@ -43,11 +43,16 @@ _POOL_NAMES: Final = {
 }  # by kind, where an object names a pool
 _CONFIG_NAME: Final = "spec.model.config.configMapRef.name"
 _LIKE: Final = 0.5  # of 1: how alike the name of a pool and a slip of it are
-_WARNED: Final = (PLAN_VALID, QUOTA_WITHIN_CAPACITY, READY)
+_WARNED: Final = (PLAN_VALID, PODS_GOVERNED, QUOTA_WITHIN_CAPACITY, READY)
 # Said already: at the object itself, or at the pool that it depends on.
 _FOLLOWS: Final = frozenset({"InvalidSpec", "PoolInvalid", "NoPlan", "NoShare"})
 # May be in the cluster, is in force all the same, or works once an engine has reported its blocks.
-_MILD: Final = frozenset({"APIKeyNotFound", "Oversubscribed", "HardAbovePool", "SoftAboveHard", "UnknownArchitecture"})
+_MILD: Final = frozenset(
+    {
+        *("APIKeyNotFound", "JWTKeysNotFound", "Oversubscribed", "HardAbovePool", "SoftAboveHard"),
+        "UnknownArchitecture",
+    }
+)
 _PATH: Final = re.compile(r"^(spec(?:\.[A-Za-z]+|\[[0-9]+\])+): (.*)$", re.DOTALL)
 
 

@@ -65,8 +65,13 @@ def example_quotas() -> tuple[QuotaSeen, ...]:
 
 def example_keys() -> dict[tuple[str, str], KeyFound | KeyProblem]:
     secrets = {raw["metadata"]["name"]: raw for raw in _documents("secrets.yaml") if raw["kind"] == "Secret"}
-    names = ("search-api-key", "batch-api-key")
-    return {(name, "key"): KeyFound(secrets[name]["stringData"]["key"]) for name in names}
+    names = (("search-api-key", "key"), ("batch-api-key", "key"), ("gateway-secret", "token"))
+    return {(name, key): KeyFound(secrets[name]["stringData"][key]) for name, key in names}
+
+
+def example_jwks() -> KeyFound:
+    """The set of keys of the example pool's issuer."""
+    return KeyFound(next(raw["data"]["jwks.json"] for raw in _documents("secrets.yaml") if raw["kind"] == "ConfigMap"))
 
 
 def created(age: int) -> str:
@@ -189,6 +194,7 @@ def observed(**fields: Any) -> Observed:
         pods=(pod(),),
         reports=reported(report()),
         secret=SecretSeen(TOKEN, PEPPER),
+        jwks=example_jwks(),
     )
     return replace(default, **fields)
 

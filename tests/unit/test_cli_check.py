@@ -38,6 +38,22 @@ def secret(name: str, key: str = KEY, kind: str = "kvquota.dev/api-key") -> str:
     return f"apiVersion: v1\nkind: Secret\ntype: {kind}\nmetadata: {{name: {name}}}\nstringData: {{key: {key}}}\n---\n"
 
 
+def trusting(header: str = "x-tenant", api_key_header: str = "Authorization") -> str:
+    identity = (
+        f"  sidecar:\n    identity:\n      apiKeyHeader: {api_key_header}\n"
+        "      jwt: {issuer: i, audience: a, keysRef: {configMap: {name: keys, key: set}}}\n"
+        f"      trustedHeader: {{name: {header}, sharedSecretRef: {{name: s, key: key}}}}\n---\n"
+    )
+    return pool().replace("---\n", identity)
+
+
+def key_set(text: str) -> str:
+    return f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: keys}}\ndata: {{set: '{text}'}}\n---\n"
+
+
+JWKS = '{"keys": [{"kty": "OKP", "crv": "Ed25519", "x": "' + "A" * 43 + '"}]}'
+
+
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], *texts: str) -> tuple[int, list[str]]:
     for index, text in enumerate(texts):
         (tmp_path / f"{index}.yaml").write_text(text)
@@ -98,6 +114,18 @@ def test_the_examples_are_good(capsys: pytest.CaptureFixture[str]) -> None:
             "0.yaml:5: error: Secret default/s: data.key: not base64",
             id="bad base64",
         ),
+        pytest.param(
+            trusting() + secret("s") + key_set("{}"),
+            "0.yaml:14: error: ModelPool default/pool: spec.sidecar.identity.jwt.keysRef: the set of keys is not used:"
+            " it is no JSON Web Key Set",
+            id="a set of keys that is none",
+        ),
+        pytest.param(
+            trusting(header="Authorization", api_key_header="X-Key") + secret("s") + key_set(JWKS),
+            "0.yaml:15: error: ModelPool default/pool: spec.sidecar.identity.trustedHeader.name: the header"
+            " Authorization means something else here",
+            id="a trusted header that means something else",
+        ),
         pytest.param("a: [", "0.yaml:1: error: not valid YAML: ", id="no YAML"),
     ],
 )
@@ -144,6 +172,12 @@ def test_what_is_wrong_is_said_once_at_its_line_and_ends_with_1(
             pool() + quota("q", "t", "s"),
             "0.yaml:12: warning: TenantQuota default/q: Secret s does not exist",
             id="a Secret that is elsewhere",
+        ),
+        pytest.param(
+            trusting() + secret("s"),
+            "0.yaml:14: warning: ModelPool default/pool: spec.sidecar.identity.jwt.keysRef: ConfigMap keys does not"
+            " exist",
+            id="a set of keys that is elsewhere",
         ),
         pytest.param(
             pool()

@@ -233,6 +233,28 @@ async def test_the_operator_sees_the_pool_its_quotas_their_keys_and_one_governed
     assert len(seen.secret.token) == len(seen.secret.pepper) == 64
 
 
+TRUSTING = (
+    POOL
+    + """\
+  sidecar:
+    identity:
+      jwt: {issuer: i, audience: a, keysRef: {configMap: {name: jwks, key: set}}}
+      trustedHeader: {name: x-tenant, sharedSecretRef: {name: s, key: key}}
+"""
+)
+JWKS = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: jwks, namespace: ns}\ndata: {set: '{\"keys\": []}'}\n"
+
+
+async def test_the_operator_sees_what_the_pool_says_of_its_clients() -> None:
+    seen = await observed(objects(TRUSTING, JWKS, SECRET))
+    assert (seen.jwks, seen.keys) == (KeyFound('{"keys": []}'), {("s", "key"): KeyFound(KEY)})
+    in_secret = TRUSTING.replace("configMap: {name: jwks, key: set}", "secret: {name: s, key: key}")
+    seen = await observed(objects(in_secret, SECRET))
+    assert seen.jwks == seen.keys["s", "key"] == KeyFound(KEY)
+    seen = await observed(objects(TRUSTING))
+    assert [type(each) for each in (seen.jwks, *seen.keys.values())] == [KeyProblem, KeyProblem]
+
+
 async def test_a_pool_that_no_file_has_is_gone() -> None:
     assert await cluster(objects(QUOTA)).observe(PoolKey("ns", "pool")) is None
 

@@ -475,6 +475,38 @@ def test_a_models_config_is_read_from_its_config_map_and_again_when_the_pool_is_
     play(story)
 
 
+def test_what_the_pool_says_of_its_clients_is_read_and_read_again() -> None:
+    def trusting(keys: Json) -> Json:
+        jwt = {"issuer": "https://issuer.example", "audience": "kvquota", "keysRef": keys}
+        header = {"name": "x-tenant", "sharedSecretRef": {"name": "gateway", "key": "key"}}
+        return pool("llama", sidecar={"identity": {"jwt": jwt, "trustedHeader": header}})
+
+    async def observed(scene: Scene, keys: Json) -> Observed:
+        scene.cluster.inbox.deliver("ModelPool", "MODIFIED", scene.api.store(f"{POOLS}/llama", trusting(keys)))
+        await asyncio.sleep(0.1)
+        return await scene.observe()
+
+    async def story(scene: Scene) -> None:
+        in_config_map = {"configMap": {"name": "jwks", "key": "set"}}
+        seen = await observed(scene, in_config_map)
+        assert isinstance(seen.jwks, KeyProblem)
+        assert isinstance(seen.keys["gateway", "key"], KeyProblem)
+        scene.api.store(f"{CORE}/secrets/gateway", key_secret("gateway", key="kvq-one"))
+        scene.api.store(f"{CORE}/configmaps/jwks", {"data": {"set": "one"}})
+        await asyncio.sleep(FRESH_SECONDS)
+        seen = await scene.observe()
+        assert (seen.jwks, seen.keys["gateway", "key"]) == (KeyFound("one"), KeyFound("kvq-one"))
+        scene.api.store(f"{CORE}/configmaps/jwks", {"data": {"set": "two"}})
+        await asyncio.sleep(FRESH_SECONDS)
+        assert (await scene.observe()).jwks == KeyFound("two")
+        scene.api.store(f"{CORE}/secrets/jwks", key_secret("jwks", key="three"))
+        seen = await observed(scene, {"secret": {"name": "jwks", "key": "key"}})
+        assert seen.jwks == seen.keys["jwks", "key"] == KeyFound("three")
+        assert (await observed(scene, in_config_map)).jwks == KeyFound("two")
+
+    play(story)
+
+
 def test_an_object_that_does_not_parse_is_observed_as_such() -> None:
     async def story(scene: Scene) -> None:
         broken = scene.api.store(f"{QUOTAS}/broken", quota("broken", priority=-1))

@@ -144,7 +144,7 @@ KEYS = KeySecret("kvquota.dev/api-key", {"key": encoded(b"kvq-1234\n"), "empty":
         pytest.param(
             KEYS,
             "other",
-            KeyProblem("APIKeyNotFound", "Secret s has no key other: add it, or name another key in the quota"),
+            KeyProblem("APIKeyNotFound", "Secret s has no key other: add it, or name another one"),
             id="a key that is not in the Secret",
         ),
         pytest.param(

@@ -52,6 +52,13 @@ def test_an_engine_can_hand_out(measured, usable):
     assert usable_blocks(KV, measured) == usable
 
 
+def test_a_pod_of_several_ranks_hands_out_what_each_of_them_does():
+    kv = msgspec.structs.replace(KV, ranks=4)
+    assert usable_blocks(kv, None) == 4 * 18_431
+    assert usable_blocks(kv, 9_000) == 4 * 8_999
+    assert blocks_of(Share(percent=40), usable_blocks(kv, None), kv) == 29_489
+
+
 HYBRID = KvPlan(
     cap_blocks=1_000,
     null_blocks=1,

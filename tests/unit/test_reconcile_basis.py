@@ -7,7 +7,7 @@ import pytest
 
 import reconcile_builders as make
 from kvquota_api.memory.blocks import LayerGroup
-from kvquota_api.pod_config import KvPlan, PoolRef
+from kvquota_api.pod_config import KvPlan, MediaCost, PoolRef
 from kvquota_operator.reconcile.measured import measured_plan
 
 TOO_LARGE = {"memory__kvPool": {"percent": 95}}
@@ -140,6 +140,8 @@ def test_an_unknown_model_is_planned_by_what_its_engines_report():
         bytes_per_block=36 * 2**30 // 5_001,
         max_model_len=32_768,
         groups=(LayerGroup(kind="Full", block_tokens=32),),
+        batch_tokens=8192,
+        shares_prefixes=True,
     )
     assert make.hards(plan.configs[0]) == {"batch": 8 * 2**30 // (36 * 2**30 // 5_001), "search": 3_000}
     assert (status, reason) == ("Unknown", "UnknownArchitecture")
@@ -187,3 +189,41 @@ def test_the_longest_request_of_an_unknown_model_is_what_fits_where_nobody_says(
     raw = make.pool(**UNKNOWN).spec
     spec = raw.model_copy(update={"model": raw.model.model_copy(update={"max_model_len": None})})
     assert measured_plan(spec, [make.report(blocks=100)]).max_model_len == 1_600
+
+
+SPREAD = {
+    "gpu__count": 4,
+    "engine__parallelism": {"data": 4},
+    "engine__maxNumBatchedTokens": 4096,
+    "engine__prefixCaching": False,
+}
+
+
+@pytest.mark.parametrize("changes", [{}, UNKNOWN], ids=["a model that is planned", "one that was only measured"])
+def test_ranks_batches_and_prefixes_are_what_the_spec_says(changes):
+    reports = make.reported(make.report(blocks=18_432))
+    (config,) = make.decided(pool=make.pool(**SPREAD, **changes), reports=reports).configs
+    assert (config.kv.ranks, config.kv.batch_tokens, config.kv.shares_prefixes) == (4, 4096, False)
+
+
+def test_the_shares_of_a_pod_are_over_all_of_its_ranks():
+    (one,) = make.decided().configs
+    (four,) = make.decided(pool=make.pool(**SPREAD)).configs
+    percent = {share.quota: share.soft_blocks for share in one.tenants}["search"]
+    assert {share.quota: share.soft_blocks for share in four.tenants}["search"] == pytest.approx(4 * percent, abs=4)
+
+
+def test_costs_of_media_and_the_isolation_of_caches_reach_the_sidecar():
+    assert make.decided().configs[0].media == MediaCost()
+    changes = {"model__media": {"imageTokens": 576, "videoTokens": 9000}, "cacheIsolation": "Shared"}
+    (config,) = make.decided(pool=make.pool(**changes)).configs
+    assert config.media == MediaCost(image_tokens=576, video_tokens=9000)
+    assert config.cache_isolation == "Shared"
+
+
+def test_a_cost_of_media_asks_for_no_review_of_the_quotas():
+    hashes = {
+        make.decided(pool=make.pool(**changes)).pool_status["planHash"]
+        for changes in ({}, {"model__media": {"imageTokens": 576}})
+    }
+    assert len(hashes) == 1

@@ -6,8 +6,8 @@ import pytest
 
 import reconcile_builders as make
 from kvquota_api.pod_config import PoolIdentity, key_digest, sealed
-from kvquota_operator.reconcile.credentials import strength_bits
 from kvquota_operator.reconcile.observed import KeyFound, KeyProblem, SecretSeen
+from kvquota_operator.reconcile.strength import strength_bits
 
 HEX = "0123456789abcdef"
 STRONG, OTHER = f"kvq-{HEX * 4}", f"kvq-{HEX[::-1] * 4}"

@@ -9,7 +9,6 @@ from kvquota_api.pod_config import (
     Ladder,
     PodConfig,
     PodRef,
-    PoolIdentity,
     PoolRef,
     TenantShare,
     Threshold,
@@ -19,7 +18,6 @@ from kvquota_api.pod_config import (
     sealed,
 )
 from kvquota_api.usage import Counts, Refusal
-from kvquota_operator.reconcile.plan import SecretWanted
 
 SEARCH = TenantShare(
     id="inference/search",
@@ -58,6 +56,8 @@ def test_the_config_of_one_pod():
                 bytes_per_block=2 * 2**20,
                 max_model_len=32_768,
                 groups=(LayerGroup(kind="Full", block_tokens=16),),
+                batch_tokens=8_192,
+                shares_prefixes=True,
             ),
             ladder=Ladder(
                 guarantee_reserve_percent=20,
@@ -86,8 +86,10 @@ def test_the_identity_has_digests_of_the_keys():
         key_digest(make.PEPPER, keys["search-api-key", "key"].value): "inference/search",
         key_digest(make.PEPPER, keys["batch-api-key", "key"].value): "inference/batch",
     }
-    identity = sealed(PoolIdentity(digest="", pepper=make.PEPPER, api_keys=expected))
-    assert make.decided().secret == SecretWanted(make.TOKEN, make.PEPPER, identity)
+    wanted = make.decided().secret
+    assert (wanted.token, wanted.pepper, wanted.identity.pepper) == (make.TOKEN, make.PEPPER, make.PEPPER)
+    assert wanted.identity.api_keys == expected
+    assert sealed(wanted.identity) == wanted.identity
 
 
 def test_two_pods_share_a_pool_limit_of_both_and_each_has_the_soft():

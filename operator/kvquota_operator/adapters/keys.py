@@ -1,12 +1,10 @@
-"""The API keys that quotas name, read from their Secrets by name: the operator may not list Secrets."""
+"""The keys that pools and quotas name, read from their Secrets by name: the operator may not list Secrets."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from kvquota_api.resource import KeyRef
-from kvquota_api.tenant_quota import TenantQuota
 from kvquota_operator.adapters.api import CORE, Api, object_path
 from kvquota_operator.adapters.reads import Reads
 from kvquota_operator.ports import Clock
@@ -22,13 +20,13 @@ class KeyReader:
     def __init__(self, api: Api, clock: Clock) -> None:
         self._secrets: Reads[KeySecret] = Reads(api, clock, keep_key_secret)
 
-    async def read(self, namespace: str, quotas: Iterable[TenantQuota]) -> Keys:
+    async def read(self, namespace: str, wanted: Iterable[tuple[str, str]]) -> Keys:
         """By (Secret, key in it). Raises ClusterError where a Secret was never read and cannot be read now."""
-        wanted = {(ref.name, ref.key) for quota in quotas for ref in _refs(quota)}
+        wanted = sorted(wanted)
         names = sorted({name for name, _ in wanted})
         found = await asyncio.gather(*(self._secrets.get(object_path(CORE, namespace, "secrets", n)) for n in names))
         secrets = dict(zip(names, found, strict=True))
-        return {(name, key): read_key(secrets[name], name, key) for name, key in sorted(wanted)}
+        return {(name, key): read_key(secrets[name], name, key) for name, key in wanted}
 
     def expire(self, namespace: str) -> None:
         """A quota of the namespace was edited: read its keys anew."""
@@ -37,8 +35,3 @@ class KeyReader:
     def sweep(self) -> None:
         """Forget Secrets that no quota names any more."""
         self._secrets.sweep()
-
-
-def _refs(quota: TenantQuota) -> Iterable[KeyRef]:
-    identity = quota.spec.identity
-    return () if identity is None else (each.secret_ref for each in identity.api_keys)

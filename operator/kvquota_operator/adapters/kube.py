@@ -16,7 +16,7 @@ from kvquota_api.pod_config import PodConfig
 from kvquota_operator.adapters.api import CORE, Api, Json, object_path
 from kvquota_operator.adapters.events import Events
 from kvquota_operator.adapters.inbox import Inbox
-from kvquota_operator.adapters.keys import KeyReader
+from kvquota_operator.adapters.keys import KeyReader, Keys
 from kvquota_operator.adapters.metrics import OperatorMetrics
 from kvquota_operator.adapters.objects import Objects
 from kvquota_operator.adapters.pool_secrets import PoolSecrets
@@ -25,7 +25,17 @@ from kvquota_operator.adapters.statuses import KVQUOTA, PLURALS, Statuses
 from kvquota_operator.adapters.surroundings import Surroundings
 from kvquota_operator.ports import Clock, ClusterError, NotOursError, VanishedError
 from kvquota_operator.reading.objects import StoredPool, read_model_config
-from kvquota_operator.reconcile.observed import InvalidSeen, Kind, Observed, Orphans, PoolKey, QuotaSeen
+from kvquota_operator.reading.secrets import jwks_ref, read_key_set, secret_refs
+from kvquota_operator.reconcile.observed import (
+    InvalidSeen,
+    KeyFound,
+    KeyProblem,
+    Kind,
+    Observed,
+    Orphans,
+    PoolKey,
+    QuotaSeen,
+)
 from kvquota_operator.reconcile.plan import EventWanted, SecretWanted
 
 RESYNC_SECONDS: Final = 60.0  # how late, at worst, a change is seen whose event was lost; deletions are lost by kopf
@@ -76,7 +86,7 @@ class KubeCluster:
         quotas = list(self._objects.quotas(pool))
         valid = tuple(each.quota for each in quotas if isinstance(each.quota, QuotaSeen))
         secret = await self._told(stored, self._secrets.get(stored))
-        keys = await self._keys.read(pool.namespace, (each.quota for each in valid))
+        keys = await self._keys.read(pool.namespace, secret_refs(stored.pool, (each.quota for each in valid)))
         return Observed(
             key=pool,
             pool=stored.pool,
@@ -87,6 +97,7 @@ class KubeCluster:
             pods=around.pods(stored, self._objects.pools(pool.namespace)),
             configs=around.configs(),
             secret=secret,
+            jwks=await self._jwks(stored, keys),
             model_config=await self._model_config(stored),
         )
 
@@ -147,6 +158,15 @@ class KubeCluster:
             return None
         path = object_path(CORE, stored.key.namespace, "configmaps", ref.name)
         return read_model_config(await self._configs.get(path), ref.key)
+
+    async def _jwks(self, stored: StoredPool, keys: Keys) -> KeyFound | KeyProblem | None:
+        ref = jwks_ref(stored.pool)
+        if ref is None:
+            return None
+        if ref.config_map is None:
+            return None if ref.secret is None else keys[ref.secret.name, ref.secret.key]
+        path = object_path(CORE, stored.key.namespace, "configmaps", ref.config_map.name)
+        return read_key_set(await self._configs.get(path), ref.config_map)
 
     def _changed(self, pool: PoolKey) -> None:
         self._touch(pool)

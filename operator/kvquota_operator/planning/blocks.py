@@ -18,12 +18,12 @@ from kvquota_api.quota import Share
 
 
 def usable_blocks(kv: KvPlan, measured: int | None) -> Blocks:
-    """U of one engine: the smaller of the cap and what the engine came up with, without the null blocks.
+    """U of one pod: of each rank the smaller of the cap and what the engine came up with, without the null blocks.
 
-    `measured`: blocks with the null block as the engine counts them, None while it has not said so.
+    `measured`: blocks of one rank with the null block, as the engine counts them; None while it has not said so.
     """
     size = kv.cap_blocks if measured is None else min(kv.cap_blocks, measured)
-    return minus(Blocks(size), Blocks(kv.null_blocks))
+    return Blocks(kv.ranks * minus(Blocks(size), Blocks(kv.null_blocks)))
 
 
 def blocks_of(share: Share, whole: Blocks, kv: KvPlan) -> Blocks:

@@ -17,11 +17,14 @@ from typing import Final
 
 import msgspec
 
+from kvquota_api.engine_spec import Engine
 from kvquota_api.ladder import PoolDegradation
 from kvquota_api.memory.errors import PlanError, UnknownArchitectureError
 from kvquota_api.memory.plan import PoolPlan, plan_pool
 from kvquota_api.model_pool import ModelPoolSpec
-from kvquota_api.pod_config import KvPlan, Ladder, PodConfig, PodRef, PoolRef, Threshold
+from kvquota_api.pod_config import KvPlan, Ladder, MediaCost, PodConfig, PodRef, PoolRef, Threshold
+from kvquota_api.served_model import Media
+from kvquota_operator.planning.prefixes import shares_prefixes
 from kvquota_operator.reconcile.measured import measured_plan
 from kvquota_operator.reconcile.observed import InvalidSeen, Observed, PoolKey
 from kvquota_operator.reconcile.pods import PodsSeen
@@ -68,7 +71,7 @@ def basis_of(observed: Observed, pods: PodsSeen) -> Basis:
         plan = plan_pool(observed.pool, observed.model_config)
     except PlanError as error:
         return _without_plan(error, observed.key, spec, pods, newest)
-    return Basis(plan, None, _template(observed.key, spec, kv_plan(plan)))
+    return Basis(plan, None, _template(observed.key, spec, kv_plan(plan, spec.engine)))
 
 
 def _without_plan(
@@ -83,7 +86,7 @@ def _without_plan(
     return Basis(None, problem, None if newest is None else _template(key, spec, newest.kv))
 
 
-def kv_plan(plan: PoolPlan) -> KvPlan:
+def kv_plan(plan: PoolPlan, engine: Engine) -> KvPlan:
     """The part of a plan that a sidecar enforces."""
     return KvPlan(
         cap_blocks=plan.cap_blocks,
@@ -92,6 +95,9 @@ def kv_plan(plan: PoolPlan) -> KvPlan:
         bytes_per_block=plan.bytes_per_block,
         max_model_len=plan.max_model_len,
         groups=plan.groups,
+        ranks=engine.parallelism.data,
+        batch_tokens=engine.max_num_batched_tokens,
+        shares_prefixes=shares_prefixes(engine, plan.groups),
     )
 
 
@@ -115,7 +121,15 @@ def _template(key: PoolKey, spec: ModelPoolSpec, kv: KvPlan) -> PodConfig:
         api_key_header=spec.sidecar.identity.api_key_header,
         authorization=spec.sidecar.authorization,
         enforcement=spec.enforcement,
+        cache_isolation=spec.cache_isolation,
+        media=_media(spec.model.media),
     )
+
+
+def _media(media: Media | None) -> MediaCost:
+    if media is None:
+        return MediaCost()
+    return MediaCost(image_tokens=media.image_tokens, audio_tokens=media.audio_tokens, video_tokens=media.video_tokens)
 
 
 def _ladder(spec: PoolDegradation) -> Ladder:

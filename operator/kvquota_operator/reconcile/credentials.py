@@ -1,6 +1,7 @@
 """Who the clients of the pool are.
 
-Decides which API key stands for which tenant, and what is wrong with a key. Pure.
+Decides which API key stands for which tenant, and what is wrong with a key; and puts the pool's identity together, with
+the issuer of tokens (`issuing`) and the trusted peer (`peering`). Pure.
 
 Invariants:
 
@@ -16,30 +17,32 @@ It does not know how a key is read.
 
 from __future__ import annotations
 
-import math
-import string
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from kvquota_api.meta import API_KEY_SECRET_TYPE
 from kvquota_api.pod_config import PoolIdentity, key_digest, sealed
 from kvquota_api.resource import KeyRef
+from kvquota_operator.reconcile.issuing import issuer_of
 from kvquota_operator.reconcile.observed import KeyProblem, Observed
+from kvquota_operator.reconcile.peering import peering_of
 from kvquota_operator.reconcile.plan import SecretWanted
 from kvquota_operator.reconcile.standing import Standing
-
-MINIMUM_BITS: Final = 128  # of a key, so that nobody finds one by trying
-MINIMUM_VARIETY: Final = 8  # different characters: 32 random hexadecimal digits have fewer once in 20 million keys
-KEY_PREFIX: Final = "kvq-"  # says what the key is for, and adds nothing to its strength
+from kvquota_operator.reconcile.strength import MINIMUM_BITS, strength_bits
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """`secret`: the wanted content of the pool's Secret. `problems`: by a quota's name, what is wrong with its keys."""
+    """`secret`: the wanted content of the pool's Secret. `problems`: by a quota's name, what is wrong with its keys.
+
+    `pool_problems`: what is wrong with what the pool itself says of its clients. `unread`: quotas with a value for a
+    header that the pool does not have.
+    """
 
     secret: SecretWanted | None
     problems: Mapping[str, tuple[KeyProblem, ...]]
+    pool_problems: tuple[KeyProblem, ...] = ()
+    unread: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,41 +52,39 @@ class _Owner:
 
 
 def credentials_of(observed: Observed, standings: Iterable[Standing]) -> Credentials:
-    """Who may use the pool; the order of `standings` decides who has a key that two quotas name."""
+    """Who may use the pool; the order of `standings` decides who has a key or a value that two quotas name."""
     pepper = "" if observed.secret is None else observed.secret.pepper
-    counted = [(each, _Owner(each.tenant, each.name)) for each in standings if each.tenant is not None]
-    owners = _kept(observed, {owner.tenant: owner for standing, owner in counted if standing.quota is None})
+    stored = _stored(observed)
+    found = [each for each in standings if each.tenant is not None]
+    keys, problems = _keys(observed, found, pepper, stored)
+    issuer, problem = issuer_of(observed, stored)
+    peering = peering_of(observed, pepper, stored, found)
+    for quota, wrong in peering.problems.items():
+        problems[quota] = (*problems.get(quota, ()), wrong)
+    identity = PoolIdentity(digest="", pepper=pepper, api_keys=keys, jwt=issuer, trusted_peer=peering.peer)
+    wrong_of_pool = tuple(each for each in (problem, peering.problem) if each is not None)
+    return Credentials(_secret(observed, identity), problems, wrong_of_pool, peering.unread)
+
+
+def _stored(observed: Observed) -> PoolIdentity | None:
+    """The identity so far; None where it is of another pepper."""
+    seen = observed.secret
+    return None if seen is None or seen.identity is None or seen.identity.pepper != seen.pepper else seen.identity
+
+
+def _keys(
+    observed: Observed, standings: Iterable[Standing], pepper: str, stored: PoolIdentity | None
+) -> tuple[dict[str, str], dict[str, tuple[KeyProblem, ...]]]:
+    """The tenants of all keys by their digests, and by a quota's name what is wrong with its own."""
+    counted = [(each, _Owner(each.tenant or "", each.name)) for each in standings]
+    owners = _kept(stored, {owner.tenant: owner for standing, owner in counted if standing.quota is None})
     problems: dict[str, tuple[KeyProblem, ...]] = {}
     for standing, owner in counted:
         found = [_judged(observed, ref, pepper, owner, owners) for ref in _refs(standing)]
         wrong = tuple(each for each in found if each is not None)
         if wrong:
             problems[standing.name] = wrong
-    return Credentials(_secret(observed, owners), problems)
-
-
-def strength_bits(key: str) -> float:
-    """Bits of randomness that a key of this length and alphabet can have at most; 0 where it hardly varies."""
-    body = key.removeprefix(KEY_PREFIX)
-    if len(set(body)) < MINIMUM_VARIETY:
-        return 0.0
-    return len(body) * math.log2(_alphabet(body))
-
-
-def _alphabet(body: str) -> int:
-    """How many characters the key could have been made of: the smallest alphabets that its characters are from."""
-    kinds = (
-        (string.digits,),
-        (string.hexdigits[10:16], string.ascii_lowercase),
-        (string.hexdigits[16:], string.ascii_uppercase),
-        (string.punctuation,),
-    )
-    return sum(_smallest(kind, body) for kind in kinds)
-
-
-def _smallest(alphabets: tuple[str, ...], body: str) -> int:
-    found = set(body).intersection(alphabets[-1])
-    return next(len(each) for each in alphabets if found.issubset(each)) if found else 0
+    return {digest: owner.tenant for digest, owner in owners.items()}, problems
 
 
 def _refs(standing: Standing) -> tuple[KeyRef, ...]:
@@ -91,11 +92,9 @@ def _refs(standing: Standing) -> tuple[KeyRef, ...]:
     return () if identity is None else tuple(each.secret_ref for each in identity.api_keys)
 
 
-def _kept(observed: Observed, unread: Mapping[str, _Owner]) -> dict[str, _Owner]:
-    seen = observed.secret
-    if seen is None or seen.identity is None or seen.identity.pepper != seen.pepper:
-        return {}
-    return {digest: unread[tenant] for digest, tenant in seen.identity.api_keys.items() if tenant in unread}
+def _kept(stored: PoolIdentity | None, unread: Mapping[str, _Owner]) -> dict[str, _Owner]:
+    known = {} if stored is None else stored.api_keys
+    return {digest: unread[tenant] for digest, tenant in known.items() if tenant in unread}
 
 
 def _judged(
@@ -111,12 +110,9 @@ def _judged(
     return None if owner == claimant else _conflict(ref, owner)
 
 
-def _secret(observed: Observed, owners: Mapping[str, _Owner]) -> SecretWanted | None:
+def _secret(observed: Observed, identity: PoolIdentity) -> SecretWanted | None:
     seen = observed.secret
-    if seen is None:
-        return None
-    keys = {digest: owner.tenant for digest, owner in owners.items()}
-    return SecretWanted(seen.token, seen.pepper, sealed(PoolIdentity(digest="", pepper=seen.pepper, api_keys=keys)))
+    return None if seen is None else SecretWanted(seen.token, seen.pepper, sealed(identity))
 
 
 def _not_found(ref: KeyRef) -> KeyProblem:

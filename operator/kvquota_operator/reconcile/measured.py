@@ -21,6 +21,7 @@ from kvquota_api.memory.vllm.capacity import NULL_BLOCKS
 from kvquota_api.model_pool import ModelPoolSpec
 from kvquota_api.pod_config import KvPlan
 from kvquota_api.usage import UsageReport
+from kvquota_operator.planning.prefixes import shares_prefixes
 
 LONGEST_CONTEXT: Final = 2**31 - 1  # tokens: the bound of every length in the API
 
@@ -36,13 +37,17 @@ def measured_plan(spec: ModelPoolSpec, reports: Iterable[UsageReport]) -> KvPlan
     if not engines:
         return None
     cap, block_tokens = max(engines)
+    groups = (LayerGroup(kind="Full", block_tokens=block_tokens),)
     return KvPlan(
         cap_blocks=cap,
         null_blocks=kept_back,
         block_tokens=block_tokens,
         bytes_per_block=max(1, _pool_bytes(spec) // cap),
         max_model_len=spec.model.max_model_len or min(LONGEST_CONTEXT, cap * block_tokens),
-        groups=(LayerGroup(kind="Full", block_tokens=block_tokens),),
+        groups=groups,
+        ranks=spec.engine.parallelism.data,
+        batch_tokens=spec.engine.max_num_batched_tokens,
+        shares_prefixes=shares_prefixes(spec.engine, groups),
     )
 
 

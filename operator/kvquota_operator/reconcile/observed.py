@@ -83,7 +83,7 @@ class InvalidSeen:
 
 @dataclass(frozen=True, slots=True)
 class KeyFound:
-    """The API key in one entry of a Secret of type kvquota.dev/api-key."""
+    """The text in one entry: of a Secret of type kvquota.dev/api-key, or of a ConfigMap with public keys."""
 
     value: str = field(repr=False)
 
@@ -130,6 +130,7 @@ class Observed:
 
     `pool`: an InvalidSeen where the stored pool does not parse: everything then stays as the pods have it.
     `keys`: by (name of the Secret, key in it). `configs`: the durable copies and `reports`, both by pod uid.
+    `jwks`: the set of keys that spec.sidecar.identity.jwt.keysRef names, None where it names none.
     `model_config`: the content of spec.model.config.configMapRef, None where it is not used or not there.
     `sync_seconds`: the period of the channel, for what counts as stale.
     """
@@ -144,5 +145,6 @@ class Observed:
     configs: Mapping[str, PodConfig] = field(default_factory=dict)
     reports: Mapping[str, ReportSeen] = field(default_factory=dict)
     secret: SecretSeen | None = None
+    jwks: KeyFound | KeyProblem | None = None
     model_config: Mapping[str, Any] | None = None
     sync_seconds: float = 3.0

@@ -30,7 +30,7 @@ from kvquota_api.model_pool import ModelPool
 from kvquota_api.pod_config import KvPlan, PodConfig
 from kvquota_api.usage import Rejected, UsageReport
 from kvquota_operator.reconcile.basis import Basis
-from kvquota_operator.reconcile.observed import InvalidSeen, PodSeen
+from kvquota_operator.reconcile.observed import InvalidSeen, KeyProblem, PodSeen
 from kvquota_operator.reconcile.plan import SecretWanted
 from kvquota_operator.reconcile.pods import LivePod, PodsSeen
 from kvquota_operator.reconcile.silence import silence
@@ -43,7 +43,10 @@ MARGIN_PERCENT: Final = range(5, 11)  # of the card: less is used up by what nob
 
 @dataclass(frozen=True, slots=True)
 class PoolFacts:
-    """All that the conditions of a pool depend on. `configs`: what each pod should have in force, by uid."""
+    """All that the conditions of a pool depend on. `configs`: what each pod should have in force, by uid.
+
+    `identity_problems`: what is wrong with what the pool says of its clients.
+    """
 
     pool: ModelPool | InvalidSeen
     basis: Basis
@@ -52,6 +55,7 @@ class PoolFacts:
     secret: SecretWanted | None
     tenants: Mapping[str, TenantSums]
     sums: PoolSums | None
+    identity_problems: tuple[KeyProblem, ...] = ()
 
 
 def pool_verdicts(facts: PoolFacts) -> dict[str, Verdict]:
@@ -203,6 +207,11 @@ def _rejection(facts: PoolFacts, live: LivePod) -> Rejected | None:
     return None if config_taken and identity_taken else live.report.rejected
 
 
+def _identity(facts: PoolFacts) -> Verdict | None:
+    problems = facts.identity_problems
+    return Verdict("False", problems[0].reason, "; ".join(each.message for each in problems)) if problems else None
+
+
 def _selector_conflict(facts: PoolFacts) -> Verdict | None:
     if not facts.pods.disputed:
         return None
@@ -268,7 +277,7 @@ def _on_the_ladder(facts: PoolFacts) -> Verdict | None:
 
 _PLAN: Final = (_plan_problem, _margin, _anonymous)
 _PARTITION: Final = (_not_measured, _block_size_differs, _size_differs)
-_GOVERNED: Final = (_config_rejected, _selector_conflict, _not_injected, _no_pods)
+_GOVERNED: Final = (_config_rejected, _identity, _selector_conflict, _not_injected, _no_pods)
 _OBSERVED: Final = (_silent,)
 _KEPT: Final = (_no_numbers, _missed)
 _DEGRADED: Final = (_no_numbers, _on_the_ladder)

@@ -54,7 +54,10 @@ class ShareFacts:
 
 @dataclass(frozen=True, slots=True)
 class QuotaFacts:
-    """All that the conditions of one quota depend on. `template` is None where no plan was ever valid."""
+    """All that the conditions of one quota depend on. `template` is None where no plan was ever valid.
+
+    `header_unread`: it has a value for a trusted header, and its pool has no such header.
+    """
 
     pool: str
     standing: Standing
@@ -63,6 +66,7 @@ class QuotaFacts:
     share: ShareFacts | None
     pods: PodsSeen
     sums: TenantSums | None
+    header_unread: bool = False
 
 
 def quota_verdicts(facts: QuotaFacts) -> dict[str, Verdict]:
@@ -95,6 +99,17 @@ def _keys(facts: QuotaFacts) -> Verdict | None:
     if not facts.key_problems:
         return None
     return Verdict("False", facts.key_problems[0].reason, "; ".join(each.message for each in facts.key_problems))
+
+
+def _header_unread(facts: QuotaFacts) -> Verdict | None:
+    if not facts.header_unread:
+        return None
+    return Verdict(
+        "True",
+        "HeaderValueUnread",
+        f"spec.identity.headerValue: ModelPool {facts.pool} has no sidecar.identity.trustedHeader, so nobody is known"
+        " by this value: set that, or give the tenant API keys",
+    )
 
 
 def _shadow(facts: QuotaFacts) -> Verdict | None:
@@ -168,6 +183,7 @@ def _hard_above_lending(facts: ShareFacts) -> Verdict | None:
     threshold = shed_threshold(grant.share.priority, facts.priorities, facts.template.ladder)
     soft = Blocks(grant.share.soft_blocks)
     lent = largest_request(pod.usable, soft, pod.softs_given - soft, threshold, facts.template.ladder)
+    lent = min(lent, Blocks(pod.usable // facts.kv.ranks))  # a request lives on one rank
     if lent >= min(longest_request(grant.share.max_context_tokens, facts.kv), grant.share.hard_blocks):
         return None
     return Verdict(
@@ -236,7 +252,7 @@ def _served_less(facts: QuotaFacts) -> Verdict | None:
     )
 
 
-_READY: Final = (_problem, _no_plan, _keys, _shadow, _without_pods)
+_READY: Final = (_problem, _no_plan, _keys, _shadow, _header_unread, _without_pods)
 _WITHIN: Final = (_oversubscribed, _soft_above_hard, _hard_above_pool, _hard_above_lending)
 _OBSERVED: Final = (_no_share, _not_reporting, _not_reported_yet)
 _KEPT: Final = (_no_numbers, _missed)

@@ -118,6 +118,7 @@ def _pool(observed: Observed, decided: _Decided, wall: datetime) -> _Outcome:
         secret=decided.credentials.secret,
         tenants=decided.tenants,
         sums=None if kv is None else pool_sums(decided.pods.fresh, decided.tenants, kv),
+        identity_problems=decided.credentials.pool_problems,
     )
     verdicts, stored = pool_verdicts(facts), stored_conditions(observed.pool_status)
     uid = pool.uid if isinstance(pool, InvalidSeen) else pool.metadata.uid
@@ -144,6 +145,7 @@ def _quota(observed: Observed, decided: _Decided, standing: Standing, kinds: _Ki
         pool=observed.key.name,
         standing=standing,
         key_problems=decided.credentials.problems.get(standing.name, ()),
+        header_unread=standing.name in decided.credentials.unread,
         template=decided.basis.template,
         share=_share(observed, decided, standing, kinds),
         pods=decided.pods,

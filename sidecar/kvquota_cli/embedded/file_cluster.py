@@ -16,7 +16,7 @@ from kvquota_cli.manifests.judging import CONFIG_MAP, SECRET
 from kvquota_cli.manifests.places import ObjectKey
 from kvquota_operator.ports import VanishedError
 from kvquota_operator.reading.objects import StoredPool, StoredQuota, read_model_config, read_pool, read_quota
-from kvquota_operator.reading.secrets import keep_key_secret, read_key
+from kvquota_operator.reading.secrets import jwks_ref, keep_key_secret, read_key, read_key_set, secret_refs
 from kvquota_operator.reconcile.observed import (
     InvalidSeen,
     KeyFound,
@@ -57,16 +57,18 @@ class FileCluster:
         self._there.add(pool)
         stored = self._pools.of(ObjectKey("ModelPool", pool.namespace, pool.name), found)
         quotas = self._quotas_of(pool)
+        keys = self._keys(stored, quotas)
         return Observed(
             key=pool,
             pool=stored.pool,
             pool_status=stored.status,
             quotas=tuple(each.quota for each in quotas if isinstance(each.quota, QuotaSeen)),
             invalid=tuple(each.quota for each in quotas if isinstance(each.quota, InvalidSeen)),
-            keys=self._keys(pool.namespace, quotas),
+            keys=keys,
             pods=(self._pod,),
             configs=dict(self._configs),
             secret=self._secret,
+            jwks=self._jwks(stored, keys),
             model_config=self._model_config(stored),
         )
 
@@ -121,12 +123,24 @@ class FileCluster:
         self._quotas.keep(found)
         return [each for each in parsed if each.pool == pool]
 
-    def _keys(self, namespace: str, quotas: Iterable[StoredQuota]) -> dict[tuple[str, str], KeyFound | KeyProblem]:
+    def _keys(self, pool: StoredPool, quotas: Iterable[StoredQuota]) -> dict[tuple[str, str], KeyFound | KeyProblem]:
+        valid = [each.quota.quota for each in quotas if isinstance(each.quota, QuotaSeen)]
         keys: dict[tuple[str, str], KeyFound | KeyProblem] = {}
-        for name, key in _key_refs(quotas):
-            stored = self._objects.find(ObjectKey(SECRET, namespace, name))
+        for name, key in secret_refs(pool.pool, valid):
+            stored = self._objects.find(ObjectKey(SECRET, pool.key.namespace, name))
             keys[name, key] = read_key(None if stored is None else keep_key_secret(stored.body), name, key)
         return keys
+
+    def _jwks(
+        self, pool: StoredPool, keys: Mapping[tuple[str, str], KeyFound | KeyProblem]
+    ) -> KeyFound | KeyProblem | None:
+        ref = jwks_ref(pool.pool)
+        if ref is None:
+            return None
+        if ref.config_map is None:
+            return None if ref.secret is None else keys[ref.secret.name, ref.secret.key]
+        stored = self._objects.find(ObjectKey(CONFIG_MAP, pool.key.namespace, ref.config_map.name))
+        return read_key_set(None if stored is None else stored.body, ref.config_map)
 
     def _model_config(self, stored: StoredPool) -> Mapping[str, Any] | None:
         ref = stored.pool.spec.model.config.config_map_ref if isinstance(stored.pool, ModelPool) else None
@@ -134,13 +148,6 @@ class FileCluster:
             return None
         found = self._objects.find(ObjectKey(CONFIG_MAP, stored.key.namespace, ref.name))
         return read_model_config(None if found is None else found.body, ref.key)
-
-
-def _key_refs(quotas: Iterable[StoredQuota]) -> set[tuple[str, str]]:
-    """The (Secret, key) of every API key that the quotas name."""
-    identities = [each.quota.quota.spec.identity for each in quotas if isinstance(each.quota, QuotaSeen)]
-    refs = [key.secret_ref for identity in identities if identity is not None for key in identity.api_keys]
-    return {(ref.name, ref.key) for ref in refs}
 
 
 class _Parsed(Generic[T]):
