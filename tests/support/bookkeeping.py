@@ -11,12 +11,29 @@ from kvquota_api.amounts import Blocks, Tokens
 from kvquota_api.memory.blocks import LayerGroup
 from kvquota_api.pod_config import KvPlan, Ladder, PodConfig, PodRef, PoolRef, TenantShare
 from kvquota_sidecar.estimate.outputs import FEWEST
-from kvquota_sidecar.ledger.books import Admitted, Ask, Books, Cause, EngineSample
+from kvquota_sidecar.ledger.books import Admitted, Ask, AskedPrompt, Books, Cause, EngineSample
 
 BLOCK = 16  # tokens of a block in every config here
 PERIOD = 1.0  # seconds between two readings of the gauge
 
-streamed = partial(Ask, growth="Seen")  # a request whose output is seen while it grows
+
+def exact(tokens: int) -> AskedPrompt:
+    """A prompt of exactly so many tokens."""
+    return AskedPrompt(Tokens(tokens), Tokens(tokens))
+
+
+def asking(tenant: str, prompts: tuple[int, ...], copies: int, output_limit: int | None, **more: Any) -> Ask:
+    """A request with prompts of exactly so many tokens."""
+    limit = None if output_limit is None else Tokens(output_limit)
+    return Ask(tenant, tuple(map(exact, prompts)), copies, limit, **more)
+
+
+streamed = partial(asking, growth="Seen")  # a request whose output is seen while it grows
+
+
+def ended(books: Books, now: float = 0.0) -> list[int]:
+    """Tickets of the requests that the books end now."""
+    return [each.ticket for each in books.turn(now).endings]
 
 
 def share(name: str = "search", **changes: Any) -> TenantShare:
@@ -72,7 +89,7 @@ def admit(books: Books, name: str, blocks: int, now: float = 0.0, *, output: int
 def answered(books: Books, produced: int, cause: Cause = Cause.FINISHED, *, times: int = FEWEST) -> None:
     """As many requests of tenant search as it takes to learn from them, each over after `produced` tokens."""
     for _ in range(times):
-        answer = books.ask(streamed("inference/search", (Tokens(1),), 1, Tokens(produced)), 0.0)
+        answer = books.ask(streamed("inference/search", (Tokens(1),), 1, Tokens(produced + 1)), 0.0)
         assert isinstance(answer, Admitted)
         books.grow(answer.ticket, Tokens(produced), 0.0)
         books.release(answer.ticket, cause, 0.0)

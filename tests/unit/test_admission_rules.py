@@ -2,61 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from bookkeeping import share
-from kvquota_api.amounts import Blocks, Tokens
-from kvquota_api.memory.blocks import LayerGroup
-from kvquota_api.memory.worth import Worth
-from kvquota_sidecar.admission.case import Case, Demand, Holder, Pool
-from kvquota_sidecar.admission.rules import Grant, decide, grown_past_hard
+from admission_cases import case
+from kvquota_sidecar.admission.case import Case
+from kvquota_sidecar.admission.rules import Grant, decide
+from kvquota_sidecar.admission.wording import grown_past_hard
 from kvquota_sidecar.refusals import Code, Refusal
-
-
-def case(
-    *,
-    reserve: int = 10,
-    full: int | None = None,
-    sequences: int = 1,
-    held: int = 0,
-    running: int = 0,
-    soft: int = 0,
-    pressed: bool = False,
-    usable: int = 100,
-    free: int | None = None,
-    kept: int = 0,
-    claimed: int = 0,
-    other_softs: int = 0,
-    **limits: Any,
-) -> Case:
-    """A tenant that is shed at 85 %; every wait is as many seconds as the amount that it is for."""
-    return Case(
-        Demand(Tokens(16), Tokens(16), sequences, Blocks(reserve if full is None else full), Blocks(reserve)),
-        Holder(
-            share=share(**limits),
-            soft=Blocks(soft),
-            held=Blocks(held),
-            sequences=running,
-            pressed=pressed,
-            shed_percent=85.0,
-            blocks_wait=float,
-            sequences_wait=float,
-        ),
-        Pool(
-            name="llama-8b",
-            usable=Blocks(usable),
-            free=usable if free is None else free,
-            reserve=Blocks(kept),
-            claimed=Blocks(claimed),
-            other_softs=Blocks(other_softs),
-            worth=Worth((LayerGroup("Full", 16),), Tokens(32_768)),
-            max_model_len=Tokens(32_768),
-            shadow=False,
-            wait=float,
-        ),
-    )
 
 
 def decided(decision: Grant | Refusal) -> Code | None:
@@ -106,37 +58,6 @@ def test_a_retryable_refusal_waits_for_what_is_missing(asked: Case, seconds: int
     told = decide(asked)
     assert isinstance(told, Refusal)
     assert told.retry_after == seconds
-
-
-@pytest.mark.parametrize(
-    ("free", "said"),
-    [
-        pytest.param(3, "the pool has room for 48 tokens and it asks for 160", id="some room"),
-        pytest.param(-3, "the pool has room for 0 tokens and it asks for 160", id="less than none is none"),
-    ],
-)
-def test_an_exhausted_pool_says_how_much_room_there_is(free: int, said: str) -> None:
-    told = decide(case(reserve=10, soft=10, free=free))
-    assert isinstance(told, Refusal)
-    assert said in told.message
-
-
-def test_a_contended_pool_says_how_full_it_is() -> None:
-    told = decide(case(reserve=10, free=20))
-    assert isinstance(told, Refusal)
-    assert told.message == (
-        "The request goes beyond the guaranteed share of tenant inference/search and the pool is 80 % full. "
-        "Retry later, or lower max_tokens or concurrency."
-    )
-
-
-def test_too_many_sequences_are_told_with_the_numbers() -> None:
-    told = decide(case(sequences=3, running=7, max_concurrent_requests=8))
-    assert isinstance(told, Refusal)
-    assert told.message == (
-        "Tenant inference/search runs 7 of at most 8 sequences and this request has 3. "
-        "Retry when one has ended, or lower the concurrency or n."
-    )
 
 
 def test_an_ended_request_is_told_when_to_come_back() -> None:

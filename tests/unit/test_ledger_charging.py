@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bookkeeping import BLOCK, admit, answered, ask, open_books, share, streamed
+from bookkeeping import BLOCK, admit, answered, ask, asking, open_books, share, streamed
 from kvquota_api.amounts import Tokens
 from kvquota_sidecar.estimate.outputs import FEWEST
-from kvquota_sidecar.ledger.books import Admitted, Ask, Books, Cause
+from kvquota_sidecar.ledger.books import Admitted, Books, Cause
 
 TENANT = "inference/search"
 
@@ -47,7 +47,7 @@ def test_what_is_not_seen_to_grow_reserves_its_whole_limit() -> None:
     """Not streamed, it could pass hard by all that the promise left out, and nobody would see it."""
     books = open_books(share())
     answered(books, 16)
-    unseen = books.ask(Ask(TENANT, (Tokens(160),), 1, Tokens(800)), 0.0)
+    unseen = books.ask(asking(TENANT, (Tokens(160),), 1, Tokens(800)), 0.0)
     assert isinstance(unseen, Admitted)
     assert unseen.reserved == 10 + 50
 
@@ -55,7 +55,7 @@ def test_what_is_not_seen_to_grow_reserves_its_whole_limit() -> None:
 def test_an_output_that_was_not_seen_to_grow_is_learnt_from_when_it_has_finished() -> None:
     books = open_books(share(), usable=20_000)
     for _ in range(FEWEST):
-        unseen = books.ask(Ask(TENANT, (Tokens(16),), 1, Tokens(800)), 0.0)
+        unseen = books.ask(asking(TENANT, (Tokens(16),), 1, Tokens(800)), 0.0)
         assert isinstance(unseen, Admitted)
         books.settle(unseen.ticket, Tokens(16), Tokens(160), 0.0)
         books.release(unseen.ticket, Cause.FINISHED, 0.0)
@@ -66,7 +66,7 @@ def test_many_requests_that_show_nothing_until_they_end_stay_within_hard() -> No
     """32 of at most 15,000 tokens, from a tenant whose answers have all been short."""
     books = open_books(share(hard_blocks=11_058), usable=18_431)
     answered(books, 4)
-    answers = [books.ask(Ask(TENANT, (Tokens(3),), 1, Tokens(15_000)), 0.0) for _ in range(32)]
+    answers = [books.ask(asking(TENANT, (Tokens(3),), 1, Tokens(15_000)), 0.0) for _ in range(32)]
     assert sum(isinstance(each, Admitted) for each in answers) == 11_058 // 938
 
 
@@ -121,7 +121,8 @@ def test_a_list_of_prompts_is_one_sequence_each() -> None:
 def test_growth_within_the_promise_changes_nothing() -> None:
     books = open_books(share())
     ticket = admit(books, "search", 20, output=160)
-    assert books.grow(ticket, Tokens(160), 0.0) == ()
+    books.grow(ticket, Tokens(160), 0.0)
+    assert not books.restless
     assert charged(books) == 20
 
 
@@ -171,7 +172,7 @@ def test_output_of_several_sequences_is_taken_as_shared_evenly_and_rounded_up() 
 def test_the_engines_own_count_corrects_the_estimate(prompt: int, expected: int) -> None:
     books = open_books(share())
     ticket = admit(books, "search", 20, output=160)
-    assert books.settle(ticket, Tokens(prompt), Tokens(16), 0.0) == ()
+    books.settle(ticket, Tokens(prompt), Tokens(16), 0.0)
     assert charged(books) == expected
     books.check_integrity()
 

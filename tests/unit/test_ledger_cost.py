@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kvquota_api.amounts import Tokens
 from kvquota_api.memory.blocks import LayerGroup
-from kvquota_sidecar.ledger.cost import prompt_cost
+from kvquota_sidecar.ledger.cost import Tariff
 
 FULL = LayerGroup(kind="Full", block_tokens=16)
 SLIDING = LayerGroup(kind="Sliding", block_tokens=16, window_tokens=64)
@@ -27,4 +26,4 @@ STATE = LayerGroup(kind="State", block_tokens=16, fixed_blocks=3)
     ],
 )
 def test_prompt_cost(groups: list[LayerGroup], prompt: int, output: int, copies: int, expected: int) -> None:
-    assert prompt_cost(groups, Tokens(prompt), Tokens(output), copies) == expected
+    assert Tariff(tuple(groups)).prompt(prompt, output, copies) == expected

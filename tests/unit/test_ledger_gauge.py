@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from bookkeeping import admit, answered, config, open_books, sample, share, streamed
+from bookkeeping import admit, answered, asking, config, open_books, sample, share, streamed
 from kvquota_api.amounts import Blocks, Tokens
-from kvquota_sidecar.ledger.books import Admitted, Ask, Books, Cause
+from kvquota_sidecar.ledger.books import Admitted, Books, Cause
 from kvquota_sidecar.ledger.gauge import Gauge
 
 
@@ -35,7 +35,7 @@ def usable(books: Books) -> int:
     [
         pytest.param(None, 1000, id="before the engine says: what the plan leaves without the null block"),
         pytest.param(901, 900, id="the engine came up smaller: what it has without the null block"),
-        pytest.param(5001, 1001, id="the engine came up larger: the planned cap"),
+        pytest.param(5001, 1000, id="the engine came up larger: what the plan leaves"),
         pytest.param(0, 0, id="an engine without blocks has none"),
     ],
 )
@@ -116,7 +116,7 @@ def test_what_finished_and_never_said_how_long_it_was_may_have_filled_it_all_too
 
 def finished(books: Books, *, estimate: int, prompt: int, produced: int, at: float) -> int:
     """The ticket of a request of at most 100 blocks that has come to its end at once."""
-    answer = books.ask(Ask("inference/search", (Tokens(estimate),), 1, Tokens(1600 - estimate)), at)
+    answer = books.ask(asking("inference/search", (Tokens(estimate),), 1, Tokens(1600 - estimate)), at)
     assert isinstance(answer, Admitted), answer
     books.settle(answer.ticket, Tokens(prompt), Tokens(produced), at)
     books.release(answer.ticket, Cause.FINISHED, at)

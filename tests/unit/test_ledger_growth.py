@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bookkeeping import admit, answered, ask, config, open_books, share, streamed
+from bookkeeping import admit, answered, ask, config, ended, open_books, share, streamed
 from kvquota_api.amounts import Tokens
 from kvquota_sidecar.ledger.books import Admitted, Books, Cause, Refusal
 from kvquota_sidecar.refusals import Code
@@ -30,7 +30,8 @@ def charged(books: Books) -> int:
 
 
 def ended_by(books: Books, ticket: int, output_blocks: int) -> list[int]:
-    return [each.ticket for each in books.grow(ticket, Tokens(output_blocks * 16), 0.0)]
+    books.grow(ticket, Tokens(output_blocks * 16), 0.0)
+    return ended(books)
 
 
 def test_the_tenants_youngest_unprotected_request_is_ended() -> None:
@@ -67,6 +68,15 @@ def test_protected_work_is_never_ended() -> None:
     assert charged(books) == 38
 
 
+def test_nobody_is_ended_where_all_is_protected_though_hard_is_less_than_soft() -> None:
+    books = expecting_little(share(soft_blocks=60, hard_blocks=50))
+    first = long_request(books)
+    long_request(books)
+    books.settle(first, Tokens(45 * 16), Tokens(16), 0.0)
+    assert ended(books) == []
+    assert charged(books) == 46 + 11
+
+
 def test_another_tenants_work_is_never_ended() -> None:
     books = expecting_little(share(soft_blocks=11, hard_blocks=40), share("batch", hard_blocks=100))
     admit(books, "batch", 100)
@@ -78,13 +88,14 @@ def test_another_tenants_work_is_never_ended() -> None:
 def test_the_ended_one_is_told_the_quota_the_use_and_what_to_do() -> None:
     books = expecting_little(share(soft_blocks=11, hard_blocks=40))
     first, second = long_request(books), long_request(books)
-    (ending,) = books.grow(first, Tokens(30 * 16), 0.0)
+    books.grow(first, Tokens(30 * 16), 0.0)
+    (ending,) = books.turn(0.0).endings
     assert ending.ticket == second
     told = ending.refusal
     assert (told.code, told.status, told.retryable) == (Code.TENANT_KV_QUOTA_EXCEEDED, 429, True)
     assert told.message == (
         "This request was ended: the running requests of tenant inference/search have grown to 816 tokens of KV cache "
-        "and its hard quota is 640. Retry later, or shorten the input or lower max_tokens or concurrency."
+        "and its hard quota is 640. Retry later, or run fewer at a time, or lower max_tokens."
     )
     usage = books.tenant_usage(0.0, 0.0)[0]
     assert (usage.total.ended, usage.total.evicted, usage.total.rejected) == (1, 0, {})
@@ -95,7 +106,8 @@ def test_the_ended_one_is_told_the_quota_the_use_and_what_to_do() -> None:
 def test_the_engines_own_count_can_pass_hard_too() -> None:
     books = expecting_little(share(soft_blocks=11, hard_blocks=30))
     first, second = long_request(books), long_request(books)
-    assert [each.ticket for each in books.settle(first, Tokens(320), Tokens(16), 0.0)] == [second]
+    books.settle(first, Tokens(320), Tokens(16), 0.0)
+    assert ended(books) == [second]
 
 
 def test_an_ended_request_is_not_charged_and_not_ended_again_but_counts_until_it_is_released() -> None:
@@ -104,7 +116,8 @@ def test_an_ended_request_is_not_charged_and_not_ended_again_but_counts_until_it
     assert ended_by(books, first, 19) == []
     assert ended_by(books, first, 20) == [second]
     assert ended_by(books, second, 20) == []
-    assert books.settle(second, Tokens(160), Tokens(800), 0.0) == ()
+    books.settle(second, Tokens(160), Tokens(800), 0.0)
+    assert ended(books) == []
     assert charged(books) == 30
     assert books.tenant_usage(0.0, 0.0)[0].in_flight == 2
     books.release(second, Cause.ENDED, 0.0)

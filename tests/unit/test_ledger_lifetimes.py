@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from bookkeeping import admit, config, open_books, sample, share
+from bookkeeping import admit, ask, config, ended, open_books, sample, share
 from kvquota_api.amounts import Tokens
 from kvquota_sidecar.ledger import books as books_module
-from kvquota_sidecar.ledger.books import Books, Cause, LedgerError
+from kvquota_sidecar.ledger.books import Admitted, Books, Cause, LedgerError, Waiting
 
 
 def state(books: Books) -> tuple[int, int]:
@@ -44,8 +44,8 @@ def test_an_engine_that_restarted_holds_nothing_of_what_it_ran() -> None:
     books.observe(sample(used=0, started=2.0), 2.0)
     assert state(books) == (0, 0)
     admit(books, "search", 100, now=2.0)
-    assert books.grow(ticket, Tokens(16), 2.0) == ()
-    assert books.settle(ticket, Tokens(5), Tokens(5), 2.0) == ()
+    books.grow(ticket, Tokens(16), 2.0)
+    books.settle(ticket, Tokens(5), Tokens(5), 2.0)
     books.release(ticket, Cause.ENGINE_FAILED, 2.0)
     assert state(books) == (100, 1)
     books.check_integrity()
@@ -88,7 +88,8 @@ def test_learnt_outputs_stay_over_a_restart_of_the_engine() -> None:
 def test_a_restart_lets_a_tenant_that_grew_past_hard_begin_again() -> None:
     books = open_books(share(hard_blocks=30))
     first, second = admit(books, "search", 10), admit(books, "search", 10)
-    assert [each.ticket for each in books.settle(first, Tokens(400), Tokens(16), 0.0)] == [second]
+    books.settle(first, Tokens(400), Tokens(16), 0.0)
+    assert ended(books) == [second]
     books.observe(sample(used=0, started=2.0), 1.0)
     admit(books, "search", 10, now=1.0)
 
@@ -118,11 +119,11 @@ def test_tenants_that_left_are_forgotten_beyond_a_bound_but_never_while_they_run
     ticket = admit(books, "running", 10)
     for generation in range(20):
         books.configure(config(share(f"new-{generation}")), 0.0)
-        assert len(books._accounts) <= 3 + 1
+        assert len(books._roll.accounts) <= 3 + 1
     assert [each.reserved for each in books.tenant_usage(0.0, 0.0)] == [10, 0]
     books.release(ticket, Cause.FINISHED, 0.0)
     books.configure(config(share("last")), 0.0)
-    assert len(books._accounts) == 3
+    assert len(books._roll.accounts) == 3
     books.check_integrity()
 
 
@@ -135,19 +136,28 @@ def test_a_measured_pool_stays_in_force_over_a_new_config() -> None:
     assert pool.usable == 500
 
 
+def spoil(what: str, name: str, value: object) -> Callable[[Books], None]:
+    """Set one figure of the sums, of the one tenant, or of its one request."""
+
+    def do(books: Books) -> None:
+        parts = {
+            "roll": books._roll,
+            "tenant": books._roll.accounts["inference/search"],
+            "entry": books._roll.entries[1],
+        }
+        setattr(parts[what], name, value)
+
+    return do
+
+
 CORRUPTIONS = [
-    pytest.param(lambda books: setattr(books, "_charged", 7), "the sum of all C is 7 and should be 10", id="sum of C"),
-    pytest.param(lambda books: setattr(books, "_claims", 1), "the sum of all claims", id="sum of claims"),
-    pytest.param(
-        lambda books: setattr(books._accounts["inference/search"], "charged", 7), "C of inference/search", id="one C"
-    ),
-    pytest.param(
-        lambda books: setattr(books._accounts["inference/search"], "sequences", 7), "the sequences of", id="sequences"
-    ),
-    pytest.param(lambda books: books._accounts["inference/search"].live.clear(), "the live requests of", id="live"),
-    pytest.param(
-        lambda books: setattr(next(iter(books._entries.values())), "promise", Tokens(800)), "ticket 1", id="a charge"
-    ),
+    pytest.param(spoil("roll", "charged", 7), "the sum of all C is 7 and should be 10", id="sum of C"),
+    pytest.param(spoil("roll", "claims", 1), "the sum of all claims", id="sum of claims"),
+    pytest.param(spoil("tenant", "charged", 7), "C of inference/search", id="one C"),
+    pytest.param(spoil("tenant", "sequences", 7), "the sequences of", id="sequences"),
+    pytest.param(spoil("tenant", "live", {}), "the live requests of", id="live"),
+    pytest.param(spoil("tenant", "waiting", {7: None}), "the waiting requests of", id="waiting"),
+    pytest.param(spoil("entry", "promise", Tokens(0)), "ticket 1", id="a charge"),
 ]
 
 
@@ -157,8 +167,58 @@ def test_books_that_do_not_add_up_are_found_and_the_sum_is_named(
 ) -> None:
     books = open_books(share())
     admit(books, "search", 10)
-    books._entries[1].prompts = tuple(type(each)(each.tokens, Tokens(800)) for each in books._entries[1].prompts)
     books.check_integrity()
     corrupt(books)
     with pytest.raises(LedgerError, match=named):
         books.check_integrity()
+
+
+@pytest.mark.parametrize(
+    ("used", "now", "settled"),
+    [
+        pytest.param(20, 0.0, True, id="two percent of the pool in use are next to nothing"),
+        pytest.param(21, 0.0, False, id="more is not"),
+        pytest.param(21, 4.9, False, id="and has five seconds to go"),
+        pytest.param(21, 5.0, True, id="after that it is somebody else's"),
+        pytest.param(None, 4.9, False, id="an engine that does not say may hold something"),
+    ],
+)
+def test_a_sidecar_that_begins_waits_for_what_the_engine_still_holds(
+    used: int | None, now: float, settled: bool
+) -> None:
+    books = Books(jitter=lambda: 0.0)
+    assert not books.settled(100.0)
+    books.configure(config(share()), 0.0)
+    books.observe(sample(used=used), 0.0)
+    assert books.settled(now) is settled
+
+
+def test_a_sidecar_that_has_begun_stays_so() -> None:
+    books = open_books(share())
+    books.observe(sample(used=900), 1.0)
+    assert books.settled(1.0)
+
+
+def test_a_reading_before_the_first_config_counts_when_that_comes() -> None:
+    books = Books(jitter=lambda: 0.0)
+    books.observe(sample(used=20), 0.0)
+    assert not books.settled(0.0)
+    books.configure(config(share()), 1.0)
+    assert books.settled(1.0)
+
+
+def test_what_the_engine_has_of_us_and_what_was_cut_off_is_counted_in_sequences() -> None:
+    books = open_books(share(soft_blocks=400))
+    tickets = []
+    for copies in (1, 2, 3, 4):
+        answer = books.ask(ask("search", 10, copies=copies), 0.0)
+        assert isinstance(answer, Admitted)
+        tickets.append(answer.ticket)
+    books.observe(sample(used=1000), 0.0)
+    waiting = books.ask(ask("search", 10), 0.0)
+    assert isinstance(waiting, Waiting)
+    assert (books.sequences, books.cut) == (10, 0)
+    for ticket, cause in zip(tickets, (Cause.FINISHED, Cause.CLIENT_GONE, Cause.DRAINED, Cause.ENDED), strict=True):
+        books.release(ticket, cause, 0.0)
+    books.release(waiting.ticket, Cause.CLIENT_GONE, 0.0)
+    assert (books.sequences, books.cut) == (0, 2 + 3 + 4)

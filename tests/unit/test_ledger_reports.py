@@ -37,7 +37,7 @@ def test_the_usage_of_a_tenant() -> None:
         last_refusal=usage.Refusal(
             code="tenant_kv_quota_exceeded",
             message="Tenant inference/search holds 320 tokens of KV cache, its hard quota is 640, and this request "
-            "asks for 480. Retry later, or shorten the input or lower max_tokens or concurrency.",
+            "asks for 480. Shorten the input by about 160 tokens, or wait for one of your 2 running requests to end.",
             at=4970.0,
         ),
     )
@@ -163,7 +163,7 @@ def test_a_million_unknown_names_are_not_kept() -> None:
         books.count_refusal(f"inference/{name}", refuse(Code.UNKNOWN_TENANT), 0.0)
         books.ask(ask(f"{name}", 1), 0.0)
     assert [each.id for each in books.tenant_usage(0.0, 0.0)] == ["inference/search"]
-    assert len(books._accounts) == 1
+    assert len(books._roll.accounts) == 1
 
 
 def test_recent_is_the_last_ten_minutes_and_total_everything() -> None:

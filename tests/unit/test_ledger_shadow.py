@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from bookkeeping import admit, ask, config, open_books, sample, share
+from bookkeeping import admit, ask, asking, config, open_books, sample, share
 from kvquota_api.amounts import Tokens
-from kvquota_sidecar.ledger.books import Admitted, Ask, Books, Cause, Refusal
+from kvquota_sidecar.ledger.books import Admitted, Books, Cause, Refusal, Turn
 from kvquota_sidecar.refusals import Code
 
 
@@ -95,10 +95,11 @@ def test_growth_past_hard_in_shadow_ends_nothing_and_counts_once_for_a_request(w
         short = admit(books, "search", 2)
         books.grow(short, Tokens(16), 0.0)
         books.release(short, Cause.FINISHED, 0.0)
-    answer = books.ask(Ask("inference/search", (Tokens(160),), 1, Tokens(480)), 0.0)
+    answer = books.ask(asking("inference/search", (Tokens(160),), 1, Tokens(480)), 0.0)
     assert isinstance(answer, Admitted)
     for blocks in (30, 31, 35):
-        assert books.grow(answer.ticket, Tokens(blocks * 16), 0.0) == ()
+        books.grow(answer.ticket, Tokens(blocks * 16), 0.0)
+    assert books.turn(0.0) == Turn()
     assert books.tenant_usage(0.0, 0.0)[0].reserved == 45
     assert would_reject(books) == {Code.TENANT_KV_QUOTA_EXCEEDED: 1}
 

@@ -1,91 +1,101 @@
-"""The worked example of the accounting rules, number by number: steps 1, 2 and 4."""
+"""The worked example of docs/accounting.md, number by number."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from bookkeeping import admit, ask, config, sample, share
-from kvquota_api.amounts import Tokens
-from kvquota_sidecar.ledger.books import Books, Cause, Refusal
+from kvquota_api.amounts import Blocks
+from kvquota_api.quota import Share
+from kvquota_operator.planning.blocks import blocks_of
+from kvquota_sidecar.admission.thresholds import draw
+from kvquota_sidecar.ledger.books import Books, Cause
 from kvquota_sidecar.refusals import Code
+from ledger_figures import end_the_victims, pool, refused, running, tenant, waits
 
-SEARCH = share("search", priority=100, soft_blocks=7372, hard_blocks=11_058, max_concurrent_requests=32)
-BATCH = share("batch", priority=10, soft_blocks=1250, hard_blocks=4096, max_concurrent_requests=8)
-EXAMPLE = config(SEARCH, BATCH, usable=18_431)
+USABLE = Blocks(18_431)
+KV = config(usable=USABLE).kv
+BATCH = share(
+    "batch",
+    priority=10,
+    soft_blocks=blocks_of(Share(tokens=20_000), USABLE, KV),
+    hard_blocks=blocks_of(Share(bytes="8Gi"), USABLE, KV),
+    max_concurrent_requests=8,
+)
+NEWCOMER = share("newcomer", priority=50, soft_blocks=4000, hard_blocks=18_431)
 
 
-def example() -> Books:
+def search(hard_percent: int = 60) -> Any:
+    soft, hard = (blocks_of(Share(percent=percent), USABLE, KV) for percent in (40, hard_percent))
+    return share("search", priority=100, soft_blocks=soft, hard_blocks=hard, max_concurrent_requests=32)
+
+
+def figures(books: Books, now: float) -> tuple[int, int, int]:
+    """ΣC, F, and the pressure in whole percent."""
+    told = pool(books, now)
+    assert told.usable == USABLE
+    return told.reserved, told.free, round(told.pressure_percent)
+
+
+def code(books: Books, name: str, blocks: int, now: float) -> Code:
+    return refused(books, ask(name, blocks), now).code
+
+
+def test_worked_example() -> None:
     books = Books(jitter=lambda: 0.0)
-    books.configure(EXAMPLE, 0.0)
+    books.configure(config(search(), BATCH, usable=USABLE), 0.0)
     books.observe(sample(used=0, blocks=18_432), 0.0)
-    return books
+    lines = draw(config(search(), BATCH, usable=USABLE), Blocks(18_432))
+    assert dict(lines.softs) == {"inference/search": 7372, "inference/batch": 1250}
+    assert (search().hard_blocks, BATCH.hard_blocks, lines.soft_sum, lines.reserve) == (11_058, 4096, 8622, 3686)
+    assert dict(lines.sheds) == {"inference/search": 92, "inference/batch": 85}
 
+    # 1
+    of_search = [running(books, "search", 500) for _ in range(22)]
+    assert tenant(books, "search").over_soft == 8 * 500
+    assert figures(books, 0.0) == (11_000, 7_431, 60)
+    of_batch = [running(books, "batch", 500) for _ in range(2)]
+    assert tenant(books, "batch").over_soft == 0
+    assert figures(books, 0.0) == (12_000, 6_431, 65)
 
-def after_step_1() -> Books:
-    books = example()
-    for _ in range(22):
-        admit(books, "search", 500)
-    return books
+    # 2
+    of_batch.append(running(books, "batch", 500))
+    assert figures(books, 0.0) == (12_500, 5_931, 68)
+    of_batch += [running(books, "batch", 500) for _ in range(5)]
+    assert figures(books, 0.0) == (15_000, 3_431, 81)
+    assert tenant(books, "batch").over_soft == 6 * 500
+    assert code(books, "batch", 500, 0.0) == Code.TENANT_CONCURRENCY_EXCEEDED
+    assert code(books, "search", 100, 0.0) == Code.TENANT_KV_QUOTA_EXCEEDED
 
+    # 3
+    books.configure(config(search(), BATCH, NEWCOMER, usable=USABLE, generation=2), 1.0)
+    books.observe(sample(used=15_000), 1.0)
+    assert [tenant(books, name, 1.0).over_soft for name in ("search", "batch")] == [4000, 3000], (
+        "softs stay as they are"
+    )
+    of_newcomer = [running(books, "newcomer", 500, 1.0) for _ in range(6)]
+    assert figures(books, 1.0)[1] == 431
+    for ticket in (*of_search, *of_batch[:-2]):
+        books.sent(ticket)
+    seventh = waits(books, "newcomer", 500, 1.0)
+    (ending,) = books.turn(1.0).endings
+    assert (ending.ticket, ending.refusal.code, ending.refusal.status) == (of_batch[-1], Code.KV_EVICTED, 503)
+    books.release(ending.ticket, Cause.ENDED, 1.0)
+    books.observe(sample(used=18_000), 1.1)
+    assert books.turn(1.1).admitted == ()
+    books.observe(sample(used=17_500), 1.3)
+    (admitted,) = books.turn(1.3).admitted
+    assert (admitted.ticket, admitted.reserved) == (seventh, 500)
+    assert (end_the_victims(books, 1.3), tenant(books, "newcomer", 1.3).total.guarantee_missed) == ([], 0)
+    assert len(of_newcomer) == 6
 
-def after_step_2() -> Books:
-    books = after_step_1()
-    for _ in range(8):
-        admit(books, "batch", 500)
-    return books
-
-
-def figures(books: Books) -> tuple[int, int, int, int]:
-    """U, ΣC, F, and the pressure in whole percent."""
-    pool = books.pool_usage(0.0)
-    assert pool is not None
-    return pool.usable, pool.reserved, pool.free, int(pool.pressure_percent)
-
-
-def over_soft(books: Books) -> dict[str, int]:
-    return {each.id: each.over_soft for each in books.tenant_usage(0.0, 0.0)}
-
-
-def refused(books: Books, name: str, blocks: int) -> Code:
-    answer = books.ask(ask(name, blocks), 0.0)
-    assert isinstance(answer, Refusal)
-    return answer.code
-
-
-def test_step_1_of_22_requests_of_search_14_are_protected_and_8_are_over_soft() -> None:
-    books = after_step_1()
-    assert figures(books) == (18_431, 11_000, 7_431, 59)
-    assert over_soft(books) == {"inference/search": 8 * 500, "inference/batch": 0}
-
-
-def test_step_1_two_guaranteed_requests_of_batch_leave_6431() -> None:
-    books = after_step_1()
-    admit(books, "batch", 500)
-    admit(books, "batch", 500)
-    assert figures(books) == (18_431, 12_000, 6_431, 65)
-    assert over_soft(books)["inference/batch"] == 0
-
-
-def test_step_2_batch_borrows_until_it_runs_8_requests_at_a_pressure_of_81_percent() -> None:
-    books = after_step_2()
-    assert figures(books) == (18_431, 15_000, 3_431, 81)
-    assert over_soft(books)["inference/batch"] == 6 * 500
-
-
-def test_step_2_a_ninth_request_of_batch_and_more_of_search_are_refused() -> None:
-    books = after_step_2()
-    assert refused(books, "batch", 500) == Code.TENANT_CONCURRENCY_EXCEEDED
-    assert refused(books, "search", 100) == Code.TENANT_KV_QUOTA_EXCEEDED
-    assert figures(books)[1] == 15_000
-
-
-def test_step_4_a_lowered_hard_ends_nothing_and_holds_new_requests_until_enough_has_drained() -> None:
-    books = after_step_2()
-    lowered = share("search", priority=100, soft_blocks=7372, hard_blocks=9215, max_concurrent_requests=32)
-    books.configure(config(lowered, BATCH, usable=18_431, generation=2), 0.0)
-    assert figures(books)[1] == 15_000
-    assert refused(books, "search", 100) == Code.TENANT_KV_QUOTA_EXCEEDED
-    running = list(range(1, 23))
-    for ticket in running[:4]:  # 11,000 - 2,000 + 100 <= 9,215
-        books.grow(ticket, Tokens(1), 0.0)
-        books.release(ticket, Cause.FINISHED, 0.0)
-    admit(books, "search", 100)
+    # 4
+    books.configure(config(search(50), BATCH, NEWCOMER, usable=USABLE, generation=3), 12.0)
+    assert (search(50).hard_blocks, tenant(books, "search", 12.0).reserved) == (9215, 11_000)
+    for ticket in of_search[:4]:
+        assert code(books, "search", 100, 12.0) == Code.TENANT_KV_QUOTA_EXCEEDED
+        books.release(ticket, Cause.FINISHED, 12.0)
+    books.observe(sample(used=16_000), 12.1)
+    admit(books, "search", 100, 12.1)
+    assert end_the_victims(books, 12.1) == []
     books.check_integrity()

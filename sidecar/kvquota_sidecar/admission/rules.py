@@ -8,20 +8,27 @@ Invariants:
 2. What can never fit is refused for good and names the setting; everything else can be retried.
 3. A rule of the tenant's own limits only counts where the tenant is in Shadow; no rule refuses where the pool is.
 4. The chain takes nothing: the caller does, in the same step, when all rules have passed.
+5. Of two requests of one tenant, one that asks for more blocks or a longer sequence is not admitted where the other is
+   not. Words are made only for what is told.
 
-It does not know how the figures came about (`ledger`), nor who asks (`proxy`).
+It does not know how the figures came about (`ledger`), nor who asks (`proxy`); what is said to whom is in `wording`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 
-from kvquota_api.amounts import Blocks, Tokens
+import msgspec
+
+from kvquota_api.amounts import Tokens
+from kvquota_sidecar.admission import wording
 from kvquota_sidecar.admission.case import Case
-from kvquota_sidecar.refusals import Code, Refusal, refuse
+from kvquota_sidecar.refusals import Code, Refusal
+
+Words = Callable[[], Refusal]
 
 
 class Owner(Enum):
@@ -31,24 +38,56 @@ class Owner(Enum):
     POOL = "pool"
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Rule(NamedTuple):
+    """`objects`: what the rule has to say against a case; None: it lets it pass."""
+
+    owner: Owner
+    code: Code
+    objects: Callable[[Case], Words | None]
+
+
+class Grant(msgspec.Struct, frozen=True, gc=False):
     """The request may run. `would_reject`: what would have refused it without Shadow."""
 
     would_reject: Refusal | None = None
 
 
+class Judgement(msgspec.Struct, frozen=True, gc=False):
+    """What the chain says, not yet in words. `code`: of the refusal, None where there is none. `counted`: the words of
+    what would have refused it without Shadow."""
+
+    code: Code | None = None
+    words: Words | None = None
+    counted: Words | None = None
+
+
+GRANTED: Final = Grant()
+PASSED: Final = Judgement()
+
+
 def decide(case: Case) -> Grant | Refusal:
     """The first enforced refusal, else a grant that carries the first one that was only counted."""
-    counted: Refusal | None = None
-    for owner, rule in RULES:
-        refusal = rule(case)
-        if refusal is None:
+    return told(judge(case))
+
+
+def told(judgement: Judgement) -> Grant | Refusal:
+    """A judgement in words."""
+    if judgement.words is not None:
+        return judgement.words()
+    return GRANTED if judgement.counted is None else Grant(judgement.counted())
+
+
+def judge(case: Case) -> Judgement:
+    """The first rule that refuses and is enforced, else the first one that was only counted."""
+    counted: Words | None = None
+    for owner, code, objects in RULES:
+        words = objects(case)
+        if words is None:
             continue
         if _enforced(owner, case):
-            return refusal
-        counted = counted or refusal
-    return Grant(counted)
+            return Judgement(code, words)
+        counted = counted or words
+    return PASSED if counted is None else Judgement(counted=counted)
 
 
 def _enforced(owner: Owner, case: Case) -> bool:
@@ -57,154 +96,112 @@ def _enforced(owner: Owner, case: Case) -> bool:
     return owner is Owner.POOL or case.holder.share.enforcement == "Enforce"
 
 
-def model_context(case: Case) -> Refusal | None:
+def model_context(case: Case) -> Words | None:
     """No sequence is longer than the engine's longest."""
-    setting = f"ModelPool {case.pool.name} (spec.model.maxModelLen)"
-    return _context(case, case.pool.max_model_len, setting)
-
-
-def tenant_context(case: Case) -> Refusal | None:
-    """No sequence is longer than the tenant's `maxContextTokens`."""
-    limit, quota = case.holder.share.max_context_tokens, case.holder.share.quota
-    return None if limit is None else _context(case, limit, f"TenantQuota {quota} (spec.maxContextTokens)")
-
-
-def _context(case: Case, limit: int, setting: str) -> Refusal | None:
-    prompt, output = case.demand.prompt, case.demand.output_limit
-    output = Tokens(1) if output is None else output
-    if prompt + output <= limit:
+    limit = case.pool.max_model_len
+    if _length(case) <= limit:
         return None
-    return refuse(
-        Code.CONTEXT_LENGTH_EXCEEDED,
-        f"The request may become {prompt + output} tokens long (about {prompt} of input and {output} of output) and "
-        f"{setting} allows {limit}. Shorten the input or lower max_tokens.",
-    )
+    return partial(wording.too_long, case, _length(case), limit, f"ModelPool {case.pool.name} (spec.model.maxModelLen)")
 
 
-def never_within_hard(case: Case) -> Refusal | None:
+def tenant_context(case: Case) -> Words | None:
+    """No sequence is longer than the tenant's `maxContextTokens`."""
+    limit = case.holder.share.max_context_tokens
+    if limit is None or _length(case) <= limit:
+        return None
+    setting = f"TenantQuota {case.holder.share.quota} (spec.maxContextTokens)"
+    return partial(wording.too_long, case, _length(case), Tokens(limit), setting)
+
+
+def _length(case: Case) -> int:
+    """Tokens that the longest sequence may have, at least."""
+    output = case.demand.output_limit
+    return case.demand.prompt + (1 if output is None else output)
+
+
+def never_within_hard(case: Case) -> Words | None:
     """At its limits the request fits the tenant's whole hard."""
     share = case.holder.share
     if case.demand.full <= share.hard_blocks:
         return None
-    reason = f"TenantQuota {share.quota} (spec.kv.hard) allows {case.tokens(share.hard_blocks)}"
-    return _never(case, case.demand.full, reason)
+    reason = f"TenantQuota {share.quota} (spec.kv.hard) allows {case.tokens(share.hard_blocks):,}"
+    return partial(wording.never, case, case.demand.full, case.demand.full - share.hard_blocks, reason)
 
 
-def never_within_pool(case: Case) -> Refusal | None:
-    """At its limits the request fits the whole pool."""
-    if case.demand.full <= case.pool.usable:
+def never_within_pool(case: Case) -> Words | None:
+    """At its limits the request fits an empty rank, which where there is one is the whole pool."""
+    pool = case.pool
+    if case.demand.full <= pool.rank_usable:
         return None
-    reason = f"ModelPool {case.pool.name} (spec.memory.kvPool) has {case.tokens(case.pool.usable)}"
-    return _never(case, case.demand.full, reason)
+    whose = "" if pool.rank_usable == pool.usable else "each rank of "
+    reason = f"{whose}ModelPool {pool.name} (spec.memory.kvPool) has {case.tokens(pool.rank_usable):,}"
+    return partial(wording.never, case, case.demand.full, case.demand.full - pool.rank_usable, reason)
 
 
-def never_lent(case: Case) -> Refusal | None:
+def never_lent(case: Case) -> Words | None:
     """Beyond the tenant's soft, an idle pool would lend what the request reserves."""
     demand, pool = case.demand, case.pool
     if demand.reserve <= case.holder.soft:
         return None
     kept = min(pool.other_softs, pool.reserve)
-    below_shed = _pressure(pool.usable, pool.usable - demand.reserve) < case.holder.shed_percent
+    below_shed = _pressure(pool.rank_usable, pool.rank_usable - demand.reserve) < case.holder.shed_percent
     if pool.usable - demand.reserve >= kept and below_shed:
         return None
     reason = (
         f"the guaranteed share of TenantQuota {case.holder.share.quota} (spec.kv.soft) is "
-        f"{case.tokens(case.holder.soft)}; ModelPool {pool.name} (spec.degradation: guaranteeReservePercent and "
+        f"{case.tokens(case.holder.soft):,}; ModelPool {pool.name} (spec.degradation: guaranteeReservePercent and "
         "shed.enterPercent) lends no request this much beyond it"
     )
-    return _never(case, demand.reserve, reason)
+    most = min(pool.usable - kept, pool.rank_usable - _at_shed(case) - 1)
+    return partial(wording.never, case, demand.reserve, demand.reserve - max(most, case.holder.soft), reason)
 
 
-def _never(case: Case, needed: Blocks, reason: str) -> Refusal:
-    unset = "" if case.demand.output_limit is not None else " It sets no max_tokens, so the longest answer counts."
-    return refuse(
-        Code.REQUEST_EXCEEDS_KV_QUOTA,
-        f"The request needs {case.tokens(needed)} tokens of KV cache and {reason}.{unset} "
-        "Shorten the input or lower max_tokens or n.",
-    )
-
-
-def never_that_many(case: Case) -> Refusal | None:
+def never_that_many(case: Case) -> Words | None:
     """The request alone has no more sequences than the tenant may run."""
-    share = case.holder.share
-    if share.max_concurrent_requests is None or case.demand.sequences <= share.max_concurrent_requests:
+    most = case.holder.share.max_concurrent_requests
+    if most is None or case.demand.sequences <= most:
         return None
-    return refuse(
-        Code.REQUEST_EXCEEDS_KV_QUOTA,
-        f"The request has {case.demand.sequences} sequences (prompts times n) and TenantQuota {share.quota} "
-        f"(spec.maxConcurrentRequests) allows {share.max_concurrent_requests}. Split it or lower n.",
-    )
+    return partial(wording.too_many, case, most)
 
 
-def concurrency(case: Case) -> Refusal | None:
+def concurrency(case: Case) -> Words | None:
     """The tenant runs no more sequences than it may."""
     holder, most = case.holder, case.holder.share.max_concurrent_requests
     if most is None or holder.sequences + case.demand.sequences <= most:
         return None
-    return refuse(
-        Code.TENANT_CONCURRENCY_EXCEEDED,
-        f"Tenant {holder.share.id} runs {holder.sequences} of at most {most} sequences and this request has "
-        f"{case.demand.sequences}. Retry when one has ended, or lower the concurrency or n.",
-        retry_after=holder.sequences_wait(holder.sequences + case.demand.sequences - most),
-    )
+    return partial(wording.concurrency, case, most)
 
 
-def hard(case: Case) -> Refusal | None:
+def hard(case: Case) -> Words | None:
     """C + r ≤ hard; and a tenant whose running work has grown past hard takes nothing more."""
-    holder, reserve = case.holder, case.demand.reserve
-    missing = holder.held + reserve - holder.share.hard_blocks
+    holder = case.holder
+    missing = holder.held + case.demand.reserve - holder.share.hard_blocks
     if missing <= 0 and not holder.pressed:
         return None
-    grown = " What it runs has grown to that, so nothing new starts until something has ended." * holder.pressed
-    return refuse(
-        Code.TENANT_KV_QUOTA_EXCEEDED,
-        f"Tenant {holder.share.id} holds {case.tokens(holder.held)} tokens of KV cache, its hard quota is "
-        f"{case.tokens(holder.share.hard_blocks)}, and this request asks for {case.tokens(reserve)}.{grown} "
-        "Retry later, or shorten the input or lower max_tokens or concurrency.",
-        retry_after=holder.blocks_wait(max(missing, reserve)),
-    )
+    return partial(wording.hard, case, missing)
 
 
-def grown_past_hard(tenant: str, held: int, hard_tokens: int, wait: float) -> Refusal:
-    """What the client of a running request is told that is ended for its own tenant's growth: `held` and `hard_tokens`
-    in tokens, `wait` in seconds."""
-    return refuse(
-        Code.TENANT_KV_QUOTA_EXCEEDED,
-        f"This request was ended: the running requests of tenant {tenant} have grown to {held} tokens of KV cache and "
-        f"its hard quota is {hard_tokens}. Retry later, or shorten the input or lower max_tokens or concurrency.",
-        retry_after=wait,
-    )
+def guaranteed_room(case: Case) -> Words | None:
+    """Within soft: r ≤ F."""
+    missing = case.demand.reserve - case.pool.rank_free
+    return partial(wording.exhausted, case, missing) if missing > 0 and case.guaranteed else None
 
 
-def room(case: Case) -> Refusal | None:
-    """Guaranteed: r ≤ F. Over-soft: the reserve for guarantees stays free, and pressure below the shed threshold."""
-    return _guaranteed_room(case) if case.guaranteed else _lent_room(case)
-
-
-def _guaranteed_room(case: Case) -> Refusal | None:
-    missing = case.demand.reserve - case.pool.free
-    if missing <= 0:
+def lent_room(case: Case) -> Words | None:
+    """Beyond soft: the reserve for guarantees stays free, pressure below the shed threshold, no eviction just now."""
+    if case.guaranteed:
         return None
-    return refuse(
-        Code.KV_POOL_EXHAUSTED,
-        f"The request is within the guaranteed share of tenant {case.holder.share.id}, but the pool has room for "
-        f"{case.tokens(max(0, case.pool.free))} tokens and it asks for {case.tokens(case.demand.reserve)}. Retry.",
-        retry_after=case.pool.wait(missing),
-    )
-
-
-def _lent_room(case: Case) -> Refusal | None:
-    pool, after = case.pool, case.pool.free - case.demand.reserve
-    missing = min(pool.claimed, pool.reserve) - after
-    if missing <= 0 and _pressure(pool.usable, after) < case.holder.shed_percent:
+    pool, reserve = case.pool, case.demand.reserve
+    missing = min(pool.claimed, pool.reserve) - (pool.free - reserve)
+    after = pool.rank_free - reserve
+    if missing <= 0 and _pressure(pool.rank_usable, after) < case.holder.shed_percent and pool.lends_in <= 0:
         return None
-    at_shed = pool.usable * (100 - case.holder.shed_percent) / 100
-    return refuse(
-        Code.KV_POOL_CONTENDED,
-        f"The request goes beyond the guaranteed share of tenant {case.holder.share.id} and the pool is "
-        f"{_pressure(pool.usable, pool.free):.0f} % full. Retry later, or lower max_tokens or concurrency.",
-        retry_after=pool.wait(max(missing, int(at_shed) + 1 - after)),
-    )
+    return partial(wording.contended, case, max(missing, _at_shed(case) + 1 - after))
+
+
+def _at_shed(case: Case) -> int:
+    """Blocks of a rank that are free at the tenant's shed threshold, rounded down."""
+    return int(case.pool.rank_usable * (100 - case.holder.shed_percent) / 100)
 
 
 def _pressure(usable: int, free: int) -> float:
@@ -212,14 +209,15 @@ def _pressure(usable: int, free: int) -> float:
     return 100 * (usable - free) / usable if usable else 100.0
 
 
-RULES: Final[tuple[tuple[Owner, Callable[[Case], Refusal | None]], ...]] = (
-    (Owner.POOL, model_context),
-    (Owner.TENANT, tenant_context),
-    (Owner.TENANT, never_within_hard),
-    (Owner.POOL, never_within_pool),
-    (Owner.POOL, never_lent),
-    (Owner.TENANT, never_that_many),
-    (Owner.TENANT, concurrency),
-    (Owner.TENANT, hard),
-    (Owner.POOL, room),
+RULES: Final = (
+    Rule(Owner.POOL, Code.CONTEXT_LENGTH_EXCEEDED, model_context),
+    Rule(Owner.TENANT, Code.CONTEXT_LENGTH_EXCEEDED, tenant_context),
+    Rule(Owner.TENANT, Code.REQUEST_EXCEEDS_KV_QUOTA, never_within_hard),
+    Rule(Owner.POOL, Code.REQUEST_EXCEEDS_KV_QUOTA, never_within_pool),
+    Rule(Owner.POOL, Code.REQUEST_EXCEEDS_KV_QUOTA, never_lent),
+    Rule(Owner.TENANT, Code.REQUEST_EXCEEDS_KV_QUOTA, never_that_many),
+    Rule(Owner.TENANT, Code.TENANT_CONCURRENCY_EXCEEDED, concurrency),
+    Rule(Owner.TENANT, Code.TENANT_KV_QUOTA_EXCEEDED, hard),
+    Rule(Owner.POOL, Code.KV_POOL_EXHAUSTED, guaranteed_room),
+    Rule(Owner.POOL, Code.KV_POOL_CONTENDED, lent_room),
 )

@@ -19,7 +19,8 @@ from kvquota_api.pod_config import KvPlan, Ladder, PodConfig, TenantShare
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """`usable`: U. `reserve`: R. `softs`: in force, blocks; `soft_sum` of them. `sheds`: percent of pressure."""
+    """Of all ranks together, in blocks. `usable`: U. `reserve`: R. `softs`: in force; `soft_sum` of them. `sheds`:
+    percent of pressure."""
 
     usable: Blocks
     reserve: Blocks
@@ -29,7 +30,8 @@ class Lines:
 
 
 def draw(config: PodConfig, measured: Blocks | None) -> Lines:
-    """The lines of a config on a pool that the engine measured (its null block included; None: not yet)."""
+    """The lines of a config on an engine that measured so many blocks of a rank, its null block included (None: not
+    yet)."""
     usable = usable_blocks(config.kv, measured)
     softs = softs_in_force(config, usable)
     reserve = guarantee_reserve(config.ladder, usable)
@@ -37,9 +39,9 @@ def draw(config: PodConfig, measured: Blocks | None) -> Lines:
 
 
 def usable_blocks(kv: KvPlan, measured: Blocks | None) -> Blocks:
-    """U = min(cap, measured − null block); by the plan where nothing was measured yet."""
+    """U = min(cap, measured) − null block of each rank, summed; by the plan where nothing was measured yet."""
     blocks = kv.cap_blocks if measured is None else measured
-    return Blocks(max(0, min(kv.cap_blocks, blocks - kv.null_blocks)))
+    return Blocks(kv.ranks * max(0, min(kv.cap_blocks, blocks) - kv.null_blocks))
 
 
 def guarantee_reserve(ladder: Ladder, usable: Blocks) -> Blocks:

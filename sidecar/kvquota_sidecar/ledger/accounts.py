@@ -1,12 +1,17 @@
-"""One tenant in the books: its share, its live requests in order of admission, and what is protected of them.
+"""One tenant in the books: its share, its requests in order of admission, and what is protected of them.
 
-Decides the protected prefix, and who has to go when its own growth passes hard. Pure.
+Decides the protected prefix, who pays for blocks that its requests share, and who has to go when its own growth passes
+hard. Pure.
 
 Invariants:
 
-1. `charged` is the sum of the charges of its live requests; `sequences` that of all that are not released.
-2. Protected is the longest prefix, in order of admission, whose charges sum to at most soft; the rest is over-soft,
-   each request as a whole.
+1. `charged` is the sum of the charges of its live and its waiting requests; `sequences` that of all that are not
+   released, `doubt` that of the doubts.
+2. Protected is the longest prefix of the live ones, in order of admission, whose charges sum to at most soft; the rest
+   is over-soft, each request as a whole.
+3. A block that several of its requests hold is paid by the one that came first; when that one goes, by the next. Ranks
+   have caches of their own, so only what one rank runs is compared. With cacheIsolation Shared tenants use each other's
+   blocks, and each one that holds a block pays for it: what is compared here is always of one tenant.
 
 It does not know the other tenants.
 """
@@ -14,33 +19,55 @@ It does not know the other tenants.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from kvquota_api.amounts import Blocks
+from kvquota_api.amounts import Blocks, Tokens
 from kvquota_api.pod_config import Enforcement, TenantShare
+from kvquota_sidecar.admission.thresholds import Lines, context_limit
 from kvquota_sidecar.estimate.outputs import Outputs
+from kvquota_sidecar.ledger.asking import Cause
 from kvquota_sidecar.ledger.drain import Drain
-from kvquota_sidecar.ledger.entries import Entry
+from kvquota_sidecar.ledger.entries import Entry, Prompt
+from kvquota_sidecar.ledger.sharing import Prefixes
 from kvquota_sidecar.ledger.tally import Tally
+
+Key = tuple[int, int]  # of a prompt: the ticket of its request, and its place in that
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """The prompts of `tickets`."""
+
+    tickets: frozenset[int]
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, tuple) and key[0] in self.tickets
 
 
 class Account:
-    """`share` is None for a tenant that the config no longer names. `soft`: in force, in blocks.
+    """`share` is None for a tenant that the config no longer names. `soft`: in force, in blocks. `context`: tokens that
+    a sequence may have. `shed_percent`: of pressure, from where on its over-soft work is refused. `doubt`: blocks that
+    its requests would take beyond their charges if their prompts were as long as they can be.
 
     `pressed`: growth has passed hard, and no request has ended by itself since. `shadow`: its own limits are counted,
     not enforced, by its own or by the pool's enforcement.
     """
 
     __slots__ = (
-        "blocks_drain", "charged", "live", "outputs", "pressed", "sequences", "sequences_drain", "shadow", "share",
-        "soft", "tally", "tenant",
+        "_prefixes", "blocks_drain", "charged", "context", "doubt", "live", "outputs", "pressed", "sequences",
+        "sequences_drain", "shadow", "share", "shed_percent", "soft", "tally", "tenant", "waiting",
     )  # fmt: skip
 
     def __init__(self, tenant: str) -> None:
         self.tenant = tenant
         self.share: TenantShare | None = None
         self.soft = Blocks(0)
+        self.context = Tokens(1)
+        self.shed_percent = 0.0
         self.live: dict[int, Entry] = {}
+        self.waiting: dict[int, Entry] = {}
         self.charged = 0
+        self.doubt = 0
         self.sequences = 0
         self.pressed = False
         self.shadow = False
@@ -48,6 +75,14 @@ class Account:
         self.tally = Tally()
         self.blocks_drain = Drain()
         self.sequences_drain = Drain()
+        self._prefixes: dict[int, Prefixes[Key]] = {}  # by the place of the rank
+
+    def draw(self, lines: Lines, max_model_len: Tokens) -> None:
+        """Take over what config and pool give it; nothing where the config does not name it."""
+        self.soft = lines.softs.get(self.tenant, Blocks(0))
+        self.shed_percent = lines.sheds.get(self.tenant, 0.0)
+        if self.share is not None:
+            self.context = context_limit(self.share, max_model_len)
 
     @property
     def idle(self) -> bool:
@@ -66,7 +101,8 @@ class Account:
     @property
     def unclaimed(self) -> int:
         """What the tenant may still claim of its soft: its part of G."""
-        return max(0, self.soft - self.charged)
+        left = self.soft - self.charged
+        return left if left > 0 else 0
 
     def filled(self) -> int:
         """Blocks of the live requests that are in the engine, as far as it was seen."""
@@ -89,3 +125,83 @@ class Account:
             if self.charged > max(self.hard, entry.hard):
                 found = entry
         return found
+
+    def learn(self, entry: Entry, cause: Cause) -> None:
+        """Remember how long an output became; one of which nothing was seen says nothing, and one that came to its own
+        limit would have gone on."""
+        if not entry.produced:
+            return
+        if cause is Cause.FINISHED and entry.produced < entry.limit:
+            self.outputs.finished(entry.produced)
+        else:
+            self.outputs.ended(entry.produced)
+
+    def join(self, entry: Entry) -> None:
+        """Compare the prompts of a request that comes with those that are here already."""
+        if not entry.tariff.shares or entry.kind == "Pool":
+            return
+        for key, prompt in _shareable(entry):
+            prefixes = self._prefixes.setdefault(entry.rank, Prefixes())
+            prompt.leading = prefixes.add(key, prompt.chain)
+            entry.shares = True
+
+    def part(self, entry: Entry) -> tuple[Entry, ...]:
+        """Compare the prompts of a request no longer; who has to pay for more from now on, as its prompts say."""
+        if not entry.shares:
+            return ()
+        entry.shares = False
+        heirs: dict[int, Entry] = {}
+        prefixes = self._prefixes[entry.rank]
+        for key, prompt in _shareable(entry):
+            prompt.leading = 0
+            for (ticket, place), leading in prefixes.remove(key).items():
+                if ticket != entry.ticket:
+                    heirs[ticket] = self._entry(ticket)
+                    heirs[ticket].prompts[place].leading = leading
+        return tuple(heirs.values())
+
+    def freed(self, entry: Entry, gone: frozenset[int]) -> int:
+        """Blocks that ending a live request frees when those of `gone` have been ended: what others share stays."""
+        if not entry.shares:
+            return entry.charge
+        left, prefixes = _Keys(gone), self._prefixes[entry.rank]
+        leading = {key: prefixes.leading(key, left) for key, _ in _shareable(entry)}
+        fallen = prefixes.fallen(leading, left)
+        rises = [self._rise(key, prefixes.leading(key, left), fell) for key, fell in fallen.items()]
+        return self._cost_at(entry, leading) - sum(rises)
+
+    def leading(self, entry: Entry) -> list[int]:
+        """Chunks of each of its prompts that older requests hold."""
+        found = dict.fromkeys(range(len(entry.prompts)), 0)
+        if entry.shares:
+            prefixes = self._prefixes[entry.rank]
+            found |= {place: prefixes.leading((ticket, place)) for (ticket, place), _ in _shareable(entry)}
+        return list(found.values())
+
+    def check_prefixes(self) -> None:
+        """Raise LedgerError where what its prompts have in common does not add up."""
+        for prefixes in self._prefixes.values():
+            prefixes.check_integrity()
+
+    def _entry(self, ticket: int) -> Entry:
+        return self.live[ticket] if ticket in self.live else self.waiting[ticket]
+
+    def _rise(self, key: Key, before: int, after: int) -> int:
+        entry = self._entry(key[0])
+        return self._cost_at(entry, {key: after}) - self._cost_at(entry, {key: before})
+
+    def _cost_at(self, entry: Entry, leading: dict[Key, int]) -> int:
+        """The cost of a request if older ones held so many chunks of its prompts."""
+        kept = [prompt.leading for prompt in entry.prompts]
+        for (_, place), chunks in leading.items():
+            entry.prompts[place].leading = chunks
+        cost = entry.cost()
+        for prompt, chunks in zip(entry.prompts, kept, strict=True):
+            prompt.leading = chunks
+        return cost
+
+
+def _shareable(entry: Entry) -> Iterator[tuple[Key, Prompt]]:
+    for place, prompt in enumerate(entry.prompts):
+        if prompt.chain and prompt.size:
+            yield (entry.ticket, place), prompt

@@ -1,4 +1,8 @@
-"""What goes into the books and what comes out: the values of their interface."""
+"""What goes into the books and what comes out: the values of their interface.
+
+Those that are made for every request are structs, which cost a tenth of a frozen dataclass; none of them can be part
+of a cycle, so the collector need not look at them.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
+import msgspec
+
 from kvquota_api.amounts import Blocks, Tokens
 from kvquota_sidecar.refusals import Refusal
 
+Kind = Literal["Generate", "Pool"]
 Growth = Literal["Seen", "Unseen"]  # whether the output shows while it is made: streamed, or only at the end
 
 
@@ -16,42 +23,81 @@ class LedgerError(Exception):
     """The caller broke the books' rules (a second release, an unknown ticket, no config): a bug, never a tenant's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class AskedPrompt(msgspec.Struct, frozen=True, gc=False):
+    """One prompt, as far as it is known before the engine reads it.
+
+    `tokens`: the estimate. `most`: the upper bound, equal to it where it is exact. `chain`: one hash for each whole
+    CHUNK_BYTES of the prompt, over everything up to its end; () where nothing can be shared. `size`: bytes that
+    `tokens` stand for.
+    """
+
+    tokens: Tokens
+    most: Tokens
+    chain: tuple[int, ...] = ()
+    size: int = 0
+
+
+class Ask(msgspec.Struct, frozen=True, gc=False):
     """One request that wants to run.
 
-    `tenant`: "namespace/tenant". `prompts`: estimated tokens of each, at least one. `copies`: outputs for each prompt
-    (n, best_of, beams), at least 1. `output_limit`: of each sequence, what the engine will use; None: the client set
-    none. `growth`: as long as it is Unseen nobody can be ended for it, so the whole limit is reserved.
+    `tenant`: "namespace/tenant". `prompts`: at least one. `copies`: outputs for each prompt (n, best_of, beams), at
+    least 1. `output_limit`: of each sequence, what the engine will use; None: the client set none. `growth`: as long as
+    it is Unseen nobody can be ended for it, so the whole limit is reserved. `kind`: Pool makes no output (embeddings,
+    scores), and its prompts are done batch by batch.
     """
 
     tenant: str
-    prompts: tuple[Tokens, ...]
+    prompts: tuple[AskedPrompt, ...]
     copies: int
     output_limit: Tokens | None
     growth: Growth = "Unseen"
+    kind: Kind = "Generate"
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """`ticket` names the request until it is released; `reserved` blocks are charged to its tenant."""
+class Admitted(msgspec.Struct, frozen=True, gc=False):
+    """`ticket` names the request until it is released; `reserved` blocks are charged to its tenant.
 
-    ticket: int
-    reserved: Blocks
-
-
-Answer = Admitted | Refusal
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """A running request that must be ended now, and what its client is told.
-
-    Its charge is gone already. Who ends it still releases `ticket`, with Cause.ENDED.
+    `rank`: the data-parallel rank that has to run it; None where the engine has one, or chooses by itself. `protected`:
+    its tenant's soft covers it.
     """
 
     ticket: int
+    reserved: Blocks
+    rank: int | None = None
+    protected: bool = False
+
+
+class Waiting(msgspec.Struct, frozen=True, gc=False):
+    """The request is guaranteed and there is no room yet: a Turn says later what becomes of `ticket`."""
+
+    ticket: int
+
+
+class Close(msgspec.Struct, frozen=True, gc=False):
+    """Its size decides, and that is known too roughly: neither does it fit at its upper bound, nor would it be refused
+    whatever its prompts hold. Nothing was taken or counted; ask again with exact prompts."""
+
+
+Answer = Admitted | Waiting | Close | Refusal
+
+
+class Ending(msgspec.Struct, frozen=True, gc=False):
+    """A request that must not go on, and what its client is told. Its charge is gone already."""
+
+    ticket: int
     refusal: Refusal
+
+
+class Turn(msgspec.Struct, frozen=True, gc=False):
+    """What is to be done now.
+
+    `admitted`: of those that waited. `missed`: those that waited and get no room in time; they are out of the books.
+    `endings`: running requests to end; who ends one still releases its ticket, with Cause.ENDED.
+    """
+
+    admitted: tuple[Admitted, ...] = ()
+    missed: tuple[Ending, ...] = ()
+    endings: tuple[Ending, ...] = ()
 
 
 class Cause(Enum):
@@ -65,11 +111,24 @@ class Cause(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class RankSample:
+    """What the engine says of one data-parallel rank; `rank` is the number that a request names it by."""
+
+    rank: int
+    used_blocks: Blocks | None = None
+    running: int | None = None
+    waiting: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSample:
     """One reading of the engine's gauges; None is "the engine does not say", never 0.
 
-    `blocks`: the pool with the null block. `block_tokens`: tokens of one block. `used_blocks`: in use, without those
-    that are only cached. `started_at`: when the engine started, Unix seconds.
+    `blocks`: the pool of one rank with its null block, the smallest where ranks differ. `block_tokens`: tokens of one
+    block. `used_blocks`: in use, without those that are only cached; like `running` and `waiting` over all ranks
+    together. `preemptions`: how often a running request lost its blocks since the engine started. `started_at`: names
+    one life of the engine, in Unix seconds: its start, or where it does not say, when it was first seen. `ranks`: by
+    number, where there are several and the engine tells them apart.
     """
 
     blocks: Blocks | None = None
@@ -78,3 +137,5 @@ class EngineSample:
     running: int | None = None
     waiting: int | None = None
     started_at: float | None = None
+    ranks: tuple[RankSample, ...] = ()
+    preemptions: int | None = None

@@ -14,6 +14,7 @@ from typing import Final
 
 from kvquota_sidecar.refusals.refusal import MAX_RETRY_AFTER, MIN_RETRY_AFTER
 
+STEP: Final = 0.2  # seconds: what is given back within them counts as at once, a hundredth of HALF_LIFE
 HALF_LIFE: Final = 15.0  # seconds: about the length of a chat answer, so one quiet spell does not hide a busy tenant
 UNKNOWN_WAIT: Final = 5.0  # seconds, where nothing was given back yet: a short answer's length
 
@@ -29,6 +30,9 @@ class Drain:
 
     def add(self, amount: int, now: float) -> None:
         """`amount` was given back at `now` (monotonic seconds)."""
+        if now - self._at < STEP:
+            self._amount += amount
+            return
         self._amount = self._left(now) + amount
         self._at = now
 

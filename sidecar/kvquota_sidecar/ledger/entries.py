@@ -1,17 +1,22 @@
-"""One request in the books, from admission to release.
+"""One request in the books, from the first ask to its release.
 
 Decides what it is charged and what it has filled. Pure.
 
-            admitted                 release
-    ask ─────────────► LIVE ───────────────────────► gone
-                        │ Ending       release
-                        ├────────► ENDED ──────────► gone      charge gone, sequences still counted
-                        │ engine restarted   release
-                        └────────► DEAD ───────────► gone      nothing left of it in the engine
+             guaranteed,      room      missed, or its client has gone
+             no room yet ┌───────────► LIVE
+    ask ──► WAITING ─────┤
+     │                   └───────────► gone
+     │ admitted                 release
+     └─────────────► LIVE ───────────────────────► gone
+                      │ Ending       release
+                      ├────────► ENDED ──────────► gone      charge gone, sequences still counted
+                      │ engine restarted   release
+                      └────────► DEAD ───────────► gone      nothing left of it in the engine
 
 Invariants:
 
-1. While LIVE the charge is the cost of the larger of what is promised and what was seen; otherwise it is 0.
+1. While WAITING or LIVE the charge is the cost of the larger of what is promised and what was seen, without the blocks
+   that older requests of its tenant pay for; otherwise it is 0.
 2. What was seen never shrinks, unless the engine itself says so (`correct`).
 
 It does not know its tenant's other requests: that is `accounts`.
@@ -19,57 +24,78 @@ It does not know its tenant's other requests: that is `accounts`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from kvquota_api.amounts import Blocks, Tokens
-from kvquota_api.memory.blocks import LayerGroup
-from kvquota_sidecar.ledger.cost import prompt_cost
+import msgspec
+
+from kvquota_api.amounts import UNLIMITED, Blocks, Tokens
+from kvquota_sidecar.estimate.chain import CHUNK_BYTES
+from kvquota_sidecar.ledger.asking import Kind
+from kvquota_sidecar.ledger.cost import Tariff
 
 _NO_TOKENS: Final = Tokens(0)
 _NO_BLOCKS: Final = Blocks(0)
 
 
 class State(Enum):
+    WAITING = "waiting"
     LIVE = "live"
     ENDED = "ended"
     DEAD = "dead"
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """Tokens of a prompt, and the most that each of its outputs may have."""
+class Prompt(msgspec.Struct, eq=False, gc=False):
+    """`tokens` of a prompt, and the most that each of its outputs may have.
+
+    `chain` and `size` as in AskedPrompt. `leading`: chunks of the chain that older prompts hold. `found`: the most of
+    its beginning that the engine can have found in its cache, in tokens.
+    """
 
     tokens: Tokens
     limit: Tokens
+    chain: tuple[int, ...] = ()
+    size: int = 0
+    leading: int = 0
+    found: int = UNLIMITED
+
+    def shared(self, tokens: int) -> int:
+        """Tokens of its beginning that older prompts hold, where there is one and it has `tokens` in all."""
+        return min(self.found, tokens * min(self.size, self.leading * CHUNK_BYTES) // self.size)
 
 
-@dataclass(slots=True)
-class Entry:
-    """`promise` and `produced` are tokens of one sequence; `produced` is 0 until the first sign of an output.
+class Entry(msgspec.Struct, eq=False, gc=False):
+    """`limit`, `promise` and `produced` are tokens of one sequence; `produced` is 0 until the first sign of an output.
 
-    `hard` is its tenant's hard when it was admitted, in blocks; `admitted_at` is monotonic seconds. `started`: the
-    engine must have taken it up, though nothing of its output was seen.
+    `hard` is its tenant's hard when it was admitted, in blocks; `admitted_at` and `deadline` are monotonic seconds, the
+    latter of its waiting. `doubt`: blocks that it would take beyond its charge if its prompts were as long as they can
+    be. `rank`: place of the rank that runs it. `shares`: whether its prompts are compared with the tenant's others.
+    `started`: the engine must have taken it up, though nothing of its output was seen. `sent`: its client has seen the
+    first byte.
     """
 
     ticket: int
     tenant: str
-    groups: tuple[LayerGroup, ...]
+    kind: Kind
+    tariff: Tariff
     prompts: tuple[Prompt, ...]
     copies: int
+    sequences: int
+    limit: Tokens
     promise: Tokens
     hard: Blocks
     admitted_at: float
+    rank: int
     produced: Tokens = _NO_TOKENS
     charge: Blocks = _NO_BLOCKS
+    doubt: int = 0
+    deadline: float = 0.0
     state: State = State.LIVE
+    shares: bool = False
     started: bool = False
+    sent: bool = False
     passed_in_shadow: bool = False
-
-    @property
-    def sequences(self) -> int:
-        return len(self.prompts) * self.copies
+    evicted_in_shadow: bool = False
 
     def see(self, produced: Tokens) -> bool:
         """`produced` tokens were seen over all sequences; whether that passes the promise."""
@@ -78,39 +104,45 @@ class Entry:
 
     def correct(self, prompt: Tokens, produced: Tokens) -> None:
         """The engine's own count: `prompt` tokens over all prompts, each in proportion to its estimate."""
-        estimated = sum(each.tokens for each in self.prompts)
-        self.prompts = tuple(
-            Prompt(Tokens(-(-each.tokens * prompt // estimated)), each.limit) if estimated else each
-            for each in self.prompts
-        )
+        estimated = sum([each.tokens for each in self.prompts])
+        if estimated:
+            for each in self.prompts:
+                each.tokens = Tokens(-(-each.tokens * prompt // estimated))
         self.produced = self._each(produced)
 
-    def cost(self) -> Blocks:
-        """Blocks of what is promised, or seen where that is more."""
-        return self._cost(self.promise)
+    def find(self, cached: int) -> None:
+        """The engine found `cached` tokens of the prompts in its cache: what was not found is held once more."""
+        for each in self.prompts:
+            if each.leading:
+                each.found = min(each.found, cached)
+                cached -= each.shared(each.tokens)
 
-    def cost_at_limits(self) -> Blocks:
-        """Blocks of the request when every sequence has become as long as it may."""
-        return self._cost(max(each.limit for each in self.prompts))
+    def cost(self) -> Blocks:
+        """Blocks of what is promised, or seen where that is more, without what older prompts hold."""
+        return self.cost_of(self.promise)
+
+    def cost_of(self, promise: Tokens) -> Blocks:
+        """Blocks at outputs of `promise` tokens, as far as the limits allow them, or as seen where that is more."""
+        if self.kind == "Pool":
+            return Blocks(self.tariff.batch([each.tokens for each in self.prompts]))
+        produced, price, blocks = self.produced, self.tariff.prompt, 0
+        for each in self.prompts:
+            output = promise if promise < each.limit else each.limit
+            shared = each.shared(each.tokens) if each.leading else 0
+            blocks += price(each.tokens, output if output > produced else produced, self.copies, shared)
+        return Blocks(blocks)
 
     def filled(self) -> Blocks:
         """Blocks in the engine: by the output that was seen; at most its charge where it has started and shows none."""
-        return self.seen() or self.unseen()
+        return self.seen() if self.produced else self.unseen()
 
     def seen(self) -> Blocks:
         """Blocks that are filled by the output that was seen; 0 where none was."""
-        return self._cost(_NO_TOKENS) if self.produced else _NO_BLOCKS
+        return self.cost_of(_NO_TOKENS) if self.produced else _NO_BLOCKS
 
     def unseen(self) -> Blocks:
         """Blocks that may be filled although no output was seen, since the engine has taken the request up."""
         return self.charge if self.started and not self.produced else _NO_BLOCKS
 
-    def _cost(self, promise: Tokens) -> Blocks:
-        return Blocks(sum(self._prompt_cost(each, promise) for each in self.prompts))
-
-    def _prompt_cost(self, prompt: Prompt, promise: Tokens) -> Blocks:
-        output = Tokens(max(min(promise, prompt.limit), self.produced))
-        return prompt_cost(self.groups, prompt.tokens, output, self.copies)
-
     def _each(self, produced: Tokens) -> Tokens:
-        return Tokens(-(-produced // self.sequences))
+        return produced if self.sequences == 1 else Tokens(-(-produced // self.sequences))

@@ -1,11 +1,11 @@
 """From an ask to the values that `admission` decides on.
 
-Decides what a request promises, and which limit its output has. Pure.
+Decides what a request promises, which limit its output has, and at which lengths of its prompts it is judged. Pure.
 
 Invariants:
 
 1. The promise is the 90th percentile of the tenant's outputs, never more than the limit; it is the limit while nobody
-   can say, and where nobody will see the output grow.
+   can say, and where nobody will see the output grow. A request that generates nothing promises nothing.
 2. Without a limit from the client, the limit is what the context leaves beside the prompt, at least 1.
 
 It does not decide whether the request may run, and changes nothing.
@@ -13,78 +13,121 @@ It does not decide whether the request may run, and changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Final
 
 from kvquota_api.amounts import Blocks, Tokens
-from kvquota_api.pod_config import PodConfig, TenantShare
+from kvquota_api.pod_config import TenantShare
 from kvquota_sidecar.admission.case import Demand, Holder, Pool
-from kvquota_sidecar.admission.thresholds import Lines, context_limit
 from kvquota_sidecar.ledger.accounts import Account
 from kvquota_sidecar.ledger.asking import Ask
+from kvquota_sidecar.ledger.drain import Drain
 from kvquota_sidecar.ledger.entries import Entry, Prompt
+from kvquota_sidecar.ledger.law import Law
+from kvquota_sidecar.ledger.roll import Roll
+
+_NO_TOKENS: Final = Tokens(0)
+_ONE_TOKEN: Final = Tokens(1)
 
 
-def entry_of(ask: Ask, account: Account, share: TenantShare, config: PodConfig, *, ticket: int, now: float) -> Entry:
-    """The request as it would stand in the books, not yet in them."""
-    context = context_limit(share, Tokens(config.kv.max_model_len))
-    prompts = tuple(Prompt(each, _limit(each, ask.output_limit, context)) for each in ask.prompts)
-    limit = max(each.limit for each in prompts)
-    typical = account.outputs.p90() if ask.growth == "Seen" else None
-    entry = Entry(
-        ticket=ticket,
-        tenant=ask.tenant,
-        groups=config.kv.groups,
-        prompts=prompts,
-        copies=ask.copies,
-        promise=limit if typical is None else min(limit, typical),
-        hard=Blocks(share.hard_blocks),
-        admitted_at=now,
-    )
-    entry.charge = entry.cost()
-    return entry
+def is_exact(ask: Ask) -> bool:
+    """Whether the engine will find just so many tokens."""
+    first = ask.prompts[0]
+    return first.tokens == first.most and all(each.tokens == each.most for each in ask.prompts[1:])
 
 
-def _limit(prompt: Tokens, given: Tokens | None, context: Tokens) -> Tokens:
-    left = max(1, context - prompt)
-    return Tokens(left if given is None else min(given, left))
+def at_most(ask: Ask) -> list[Tokens]:
+    return [each.most for each in ask.prompts]
 
 
-def demand_of(ask: Ask, entry: Entry) -> Demand:
-    return Demand(
-        prompt=max(ask.prompts),
-        output_limit=ask.output_limit,
-        sequences=entry.sequences,
-        full=entry.cost_at_limits(),
-        reserve=entry.charge,
-    )
+def at_least(ask: Ask) -> list[Tokens]:
+    """Whatever it holds, a prompt has one token."""
+    return [_ONE_TOKEN] * len(ask.prompts)
 
 
-def holder_of(account: Account, share: TenantShare, lines: Lines, now: float) -> Holder:
+def entry_of(ask: Ask, account: Account, share: TenantShare, law: Law, *, ticket: int, rank: int, now: float) -> Entry:
+    """The request as it would stand in the books, not yet in them: charged nothing, and sharing nothing."""
+    pools, context, given = ask.kind == "Pool", account.context, _given(ask)
+    prompts = tuple([Prompt(p.tokens, _limit(given, context, p.tokens), p.chain, p.size) for p in ask.prompts])
+    limit = prompts[0].limit if len(prompts) == 1 else max([each.limit for each in prompts])
+    typical = _typical(ask, account)
+    promise = limit if typical is None or limit < typical else typical
+    copies = 1 if pools else ask.copies
+    sequences, hard = len(prompts) * copies, Blocks(share.hard_blocks)
+    return Entry(ticket, ask.tenant, ask.kind, law.tariff, prompts, copies, sequences, limit, promise, hard, now, rank)
+
+
+def demand_of(ask: Ask, entry: Entry, full: Blocks) -> Demand:
+    """What `entry` asks; `full`: its blocks at its limits, when it shares nothing."""
+    prompts = entry.prompts
+    longest = prompts[0].tokens if len(prompts) == 1 else max([each.tokens for each in prompts])
+    return Demand(longest, _given(ask), entry.sequences, full, entry.charge, ask.kind)
+
+
+def demand_at(ask: Ask, account: Account, entry: Entry, lengths: list[Tokens]) -> Demand:
+    """What `entry` would ask if its prompts were of these lengths."""
+    if ask.kind == "Pool":
+        blocks = Blocks(entry.tariff.batch(lengths))
+        return Demand(max(lengths), _NO_TOKENS, entry.sequences, blocks, blocks, "Pool")
+    price, given, copies, typical = entry.tariff.prompt, ask.output_limit, entry.copies, _typical(ask, account)
+    full = reserve = 0
+    for place, prompt in enumerate(entry.prompts):
+        tokens = lengths[place]
+        limit = _limit(given, account.context, tokens)
+        output = limit if typical is None or limit < typical else typical
+        full += price(tokens, limit, copies)
+        reserve += price(tokens, output, copies, prompt.shared(tokens) if prompt.leading else 0)
+    return Demand(max(lengths), given, entry.sequences, Blocks(full), Blocks(reserve))
+
+
+def holder_of(account: Account, share: TenantShare, doubt: int, now: float) -> Holder:
+    """`doubt`: blocks that count as held beside the charges."""
     return Holder(
-        share=share,
-        soft=account.soft,
-        held=Blocks(account.charged),
-        sequences=account.sequences,
-        pressed=account.pressed,
-        shed_percent=lines.sheds[share.id],
-        blocks_wait=lambda blocks: account.blocks_drain.wait(blocks, now),
-        sequences_wait=lambda sequences: account.sequences_drain.wait(sequences, now),
+        share,
+        account.soft,
+        Blocks(account.charged + doubt),
+        account.sequences,
+        account.pressed,
+        account.shed_percent,
+        lambda blocks: account.blocks_drain.wait(blocks, now),
+        lambda sequences: account.sequences_drain.wait(sequences, now),
+        len(account.live) + len(account.waiting),
     )
 
 
 def pool_of(
-    config: PodConfig, lines: Lines, account: Account, *, free: int, claims: int, wait: Callable[[int], float]
+    law: Law, account: Account, roll: Roll, rank_free: int, *, lends_in: float, drain: Drain, now: float
 ) -> Pool:
-    """`free`: F. `claims`: what all tenants may still claim of their softs; `account` is the one that asks."""
+    """`rank_free`: F of the rank with the most room. `account` is the one that asks. `lends_in` in seconds; `drain`: of
+    the whole pool."""
+    lines, ranks = law.lines, roll.ranks
     return Pool(
-        name=config.pool.name,
-        usable=lines.usable,
-        free=free,
-        reserve=lines.reserve,
-        claimed=Blocks(claims - account.unclaimed),
-        other_softs=Blocks(lines.soft_sum - account.soft),
-        worth=config.kv.worth,
-        max_model_len=Tokens(config.kv.max_model_len),
-        shadow=config.enforcement == "Shadow",
-        wait=wait,
+        law.config.pool.name,
+        lines.usable,
+        rank_free if len(ranks.each) == 1 else ranks.free(now),
+        ranks.usable,
+        rank_free,
+        lines.reserve,
+        Blocks(roll.claims - account.unclaimed),
+        Blocks(lines.soft_sum - account.soft),
+        law.worth,
+        Tokens(law.config.kv.max_model_len),
+        law.shadow,
+        lambda blocks: drain.wait(blocks, now),
+        lends_in,
     )
+
+
+def _given(ask: Ask) -> Tokens | None:
+    """The output limit that comes with the request."""
+    return _NO_TOKENS if ask.kind == "Pool" else ask.output_limit
+
+
+def _limit(given: Tokens | None, context: Tokens, tokens: Tokens) -> Tokens:
+    """Tokens that the output of a prompt of `tokens` may have."""
+    left = max(1, context - tokens)
+    return given if given is not None and given < left else Tokens(left)
+
+
+def _typical(ask: Ask, account: Account) -> Tokens | None:
+    """Tokens that nine of ten outputs do not pass; None: nobody can say, or nobody would see this one pass it."""
+    return account.outputs.p90() if ask.growth == "Seen" else None

@@ -1,6 +1,6 @@
-"""What the engine's gauge says, beside what the books say: the free room F, and what nobody in the books holds.
+"""What the gauge of one pool says, beside what the books say: its free room, and what nobody in the books holds.
 
-Decides F and `unattributed`. Pure.
+Decides F, without those that wait, and `unattributed`. Pure.
 
 Invariants:
 
@@ -12,9 +12,11 @@ Invariants:
    token) fills what else the gauge shows, up to its charge: it is in E, and in P it would count twice.
 4. `unattributed` is what the gauge shows beyond what is filled, without what ended too shortly ago to be freed. It
    follows the gauge down, and is charged to nobody. FORGET_AFTER the last reading it is 0: only the ledger counts.
-5. The memory is bounded: what ended is kept for MAX_DELAY, in steps of STEP.
+5. `surplus` is what not even those explain that may not have started: of what is in use, the least that is not ours.
+   Nobody is ended for more than that [a queue in the engine, and all that had shown nothing was ended for itself].
+6. The memory is bounded: what ended is kept for MAX_DELAY, in steps of STEP.
 
-It does not know tenants or requests.
+It does not know tenants or requests, nor when the engine restarted (`ranks`).
 """
 
 from __future__ import annotations
@@ -24,7 +26,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvquota_api.amounts import Blocks
-from kvquota_sidecar.ledger.asking import EngineSample
 
 PERIODS: Final = 2  # sampling periods after which a gauge is stale: one reading may be lost
 FIRST_DELAY: Final = 1.0  # seconds from an abort to the freed blocks, until it was measured; a busy engine's step
@@ -36,51 +37,56 @@ STEP: Final = 0.01  # seconds: endings that follow within it are one, and take t
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Blocks of all live requests. `seen`: filled, by the output that was seen. `unseen`: charged to those that have
-    started and show nothing."""
+    """Blocks of all requests that run. `seen`: filled, by the output that was seen. `unseen`: charged to those that
+    have started and show nothing; `silent`: to all that show nothing."""
 
     charged: int
     seen: int
     unseen: int
+    silent: int
 
 
 class Gauge:
     """The last reading, and what has happened since. Times are monotonic seconds."""
 
+    __slots__ = (
+        "_delay", "_foreign", "_freeing", "_held", "_held_at", "_promised", "_stale_after", "_surplus",
+        "_unattributed", "_used", "read_at",
+    )  # fmt: skip
+
     def __init__(self, period: float) -> None:
         """`period`: seconds between two readings."""
-        self._unattributed = Blocks(0)  # at the last reading
-        self.measured: Blocks | None = None  # the engine's pool with its null block
-        self.read_at: float | None = None  # the last reading that said what is in use
-        self.heard_at = float("-inf")  # the last reading that said anything
+        self.read_at = float("-inf")  # the last reading that said what is in use
         self._stale_after = PERIODS * period
+        self._unattributed = Blocks(0)  # at the last reading
+        self._surplus = Blocks(0)  # at the last reading
         self._foreign = Blocks(0)  # unattributed when nothing was about to be freed
         self._used = Blocks(0)
         self._promised = 0
-        self._started_at: float | None = None
         self._freeing: deque[tuple[float, int]] = deque()
         self._delay = FIRST_DELAY
+        self._held = 0  # blocks that ended and were not freed yet, at _held_at, and all that ended since
+        self._held_at = self.read_at
 
-    def restarted(self, sample: EngineSample) -> bool:
-        """Whether the sample is of another start of the engine than the readings before."""
-        known = self._started_at is not None and sample.started_at is not None
-        return known and sample.started_at != self._started_at
+    @property
+    def used(self) -> Blocks:
+        """Blocks in use at the last reading."""
+        return self._used
 
-    def read(self, sample: EngineSample, holding: Holding, now: float) -> None:
-        """Take a reading, and what the books hold at the same moment."""
-        if self.restarted(sample):
-            self._freeing.clear()
-        self.measured = sample.blocks if sample.blocks is not None else self.measured
-        self.heard_at = now
-        self._started_at = sample.started_at if sample.started_at is not None else self._started_at
-        if sample.used_blocks is None:
-            return
+    def restart(self) -> None:
+        """Another engine begins: nothing of the old one is still to be freed."""
+        self._freeing.clear()
+        self._forget_sum()
+
+    def read(self, used: Blocks, holding: Holding, now: float) -> None:
+        """`used` blocks are in use, and `holding` is what the books hold at the same moment."""
         self._drop_old(now)
-        self._measure_delay(sample.used_blocks - holding.seen - holding.unseen, now)
+        self._measure_delay(used - holding.seen - holding.unseen, now)
         explained = holding.seen + self._still_freeing(now)
-        unseen = min(holding.unseen, max(0, sample.used_blocks - explained))
-        self._used, self._promised, self.read_at = sample.used_blocks, holding.charged - holding.seen - unseen, now
-        self._unattributed = Blocks(max(0, self._used - explained - unseen))
+        unseen = min(holding.unseen, max(0, used - explained))
+        self._used, self._promised, self.read_at = used, holding.charged - holding.seen - unseen, now
+        self._unattributed = Blocks(max(0, used - explained - unseen))
+        self._surplus = Blocks(max(0, used - explained - holding.silent))
         self._foreign = min(self._foreign, self._unattributed) if self._freeing else self._unattributed
 
     def promised(self, blocks: int) -> None:
@@ -89,6 +95,7 @@ class Gauge:
 
     def ended(self, blocks: int, now: float) -> None:
         """`blocks` that were in the engine belong to nobody any more, and are about to be freed."""
+        self._held += blocks
         if self._freeing and now - self._freeing[-1][0] < STEP:
             now, before = self._freeing.pop()
             blocks += before
@@ -97,28 +104,37 @@ class Gauge:
 
     def fresh(self, now: float) -> bool:
         """Whether there is a reading of at most two sampling periods ago."""
-        return self.read_at is not None and now - self.read_at <= self._stale_after
+        return now - self.read_at <= self._stale_after
 
     def unattributed(self, now: float) -> Blocks:
         """Blocks in use that nobody in the books holds."""
-        known = self.read_at is not None and now - self.read_at <= FORGET_AFTER
-        return self._unattributed if known else Blocks(0)
+        return self._unattributed if now - self.read_at <= FORGET_AFTER else Blocks(0)
+
+    def surplus(self, now: float) -> Blocks:
+        """Blocks in use that nobody in the books can hold."""
+        return self._surplus if now - self.read_at <= FORGET_AFTER else Blocks(0)
 
     def free(self, usable: Blocks, charged: int, now: float) -> int:
-        """F in blocks, when `charged` blocks are charged in all; negative where more is held than there is."""
-        by_ledger = charged + self.unattributed(now)
-        if self.fresh(now):
-            return usable - max(self._used + self._promised, by_ledger)
-        return usable - by_ledger - self._still_freeing(now)
+        """F in blocks, when `charged` blocks are charged to what runs; negative where more is held than there is."""
+        if now - self.read_at <= self._stale_after:
+            return usable - max(self._used + self._promised, charged + self._unattributed)
+        return usable - charged - self.unattributed(now) - self._still_freeing(now)
 
     def _still_freeing(self, now: float) -> int:
-        return sum(blocks for ended_at, blocks in self._freeing if now - ended_at < self._delay)
+        if now - self._held_at >= STEP:
+            self._held = sum([blocks for ended_at, blocks in self._freeing if now - ended_at < self._delay])
+            self._held_at = now
+        return self._held
+
+    def _forget_sum(self) -> None:
+        self._held_at = float("-inf")
 
     def _measure_delay(self, beyond: int, now: float) -> None:
         """`beyond`: blocks in use that no live request explains. As before something ended: all of that is freed."""
         if self._freeing and beyond <= self._foreign:
             self._delay = now - self._freeing[0][0]
             self._freeing.clear()
+            self._forget_sum()
 
     def _drop_old(self, now: float) -> None:
         while self._freeing and now - self._freeing[0][0] > MAX_DELAY:

@@ -7,17 +7,29 @@ from __future__ import annotations
 
 from kvquota_api import usage
 from kvquota_api.amounts import Blocks
-from kvquota_api.memory.worth import Worth
 from kvquota_api.usage import Rung
-from kvquota_sidecar.admission.thresholds import Lines
 from kvquota_sidecar.ledger.accounts import Account
+from kvquota_sidecar.ledger.entries import State
+from kvquota_sidecar.ledger.law import Law
+from kvquota_sidecar.ledger.roll import Roll
 from kvquota_sidecar.ledger.tally import LastRefusal
 from kvquota_sidecar.refusals.room import Room
 
 
-def pressure_percent(usable: int, free: int) -> float:
-    """Pressure = 1 − F/U in percent, at least 0; a pool of no blocks is full."""
-    return 100 * (usable - free) / usable if usable else 100.0
+def pool_usage(roll: Roll, law: Law, rung: Rung, pressure: float, now: float) -> usage.PoolUsage:
+    """`pressure` in percent. Of several ranks the sums, and whether every gauge is fresh."""
+    ranks = roll.ranks
+    return usage.PoolUsage(
+        usable=law.lines.usable,
+        free=ranks.free(now),
+        reserved=roll.charged,
+        used=sum(each.filled() for each in roll.entries.values() if each.state is State.LIVE),
+        unattributed=sum(rank.gauge.unattributed(now) for rank in ranks.each),
+        pressure_percent=pressure,
+        rung=rung,
+        gauge_is_fresh=all(rank.gauge.fresh(now) for rank in ranks.each),
+        waiting=len(roll.queue),
+    )
 
 
 def tenant_usage(account: Account, now: float, wall: float) -> usage.TenantUsage:
@@ -39,13 +51,14 @@ def _last_refusal(last: LastRefusal, now: float, wall: float) -> usage.Refusal:
     return usage.Refusal(code=last.refusal.code, message=last.refusal.message, at=wall - (now - last.at))
 
 
-def room_of(account: Account, lines: Lines, worth: Worth, rung: Rung, pressure: float) -> Room:
+def room_of(account: Account, law: Law, rung: Rung, pressure: float) -> Room:
+    """`pressure` in percent."""
     share = account.share
     return Room(
         reserved=Blocks(account.charged),
         soft=account.soft,
-        hard=min(account.hard, lines.usable),
-        worth=worth,
+        hard=min(account.hard, law.lines.usable),
+        worth=law.worth,
         in_flight=account.sequences,
         max_concurrent=None if share is None else share.max_concurrent_requests,
         rung=rung,

@@ -35,20 +35,23 @@ class LastRefusal:
 class Tally:
     """Counts of one tenant."""
 
-    __slots__ = ("_recent", "_total", "last_refusal")
+    __slots__ = ("_now", "_recent", "_spell", "_total", "last_refusal")
 
     def __init__(self) -> None:
+        self._spell = -1  # the number of the last spell, which _now counts
+        self._now: Counter[tuple[Kind, str]] = Counter()
         self._total: Counter[tuple[Kind, str]] = Counter()
         self._recent: deque[tuple[int, Counter[tuple[Kind, str]]]] = deque(maxlen=BUCKETS)
         self.last_refusal: LastRefusal | None = None
 
-    def count(self, kind: Kind, now: float, code: str = "") -> None:
-        """One more of `kind`; `code` names the refusal where there is one."""
-        spell = int(now // _SPELL)
-        if not self._recent or self._recent[-1][0] != spell:
-            self._recent.append((spell, Counter()))
-        self._recent[-1][1][kind, code] += 1
-        self._total[kind, code] += 1
+    def count(self, kind: Kind, now: float, code: str = "", *, times: int = 1) -> None:
+        """So many more of `kind`; `code` names the refusal where there is one."""
+        spell, key = int(now // _SPELL), (kind, code)
+        if self._spell != spell:
+            self._spell, self._now = spell, Counter()
+            self._recent.append((spell, self._now))
+        self._now[key] += times
+        self._total[key] += times
 
     def refused(self, kind: Kind, refusal: Refusal, now: float) -> None:
         """One more of `kind`, told to the client as `refusal`."""

@@ -1,0 +1,34 @@
+"""What is in force: a config, and what it draws on the pool that the engine measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvquota_api.amounts import Blocks
+from kvquota_api.memory.worth import Worth
+from kvquota_api.pod_config import PodConfig
+from kvquota_sidecar.admission.thresholds import Lines, draw
+from kvquota_sidecar.ledger.cost import Tariff
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """`tariff`: what requests cost. `worth`: what blocks are worth in tokens. `shadow`: the whole pool only counts."""
+
+    config: PodConfig
+    lines: Lines
+    tariff: Tariff
+    worth: Worth
+    shadow: bool
+
+
+def law_of(config: PodConfig, measured: Blocks | None) -> Law:
+    """`measured`: blocks of one rank as the engine has them, its null block included; None: not known yet."""
+    tariff = Tariff(config.kv.groups, config.kv.batch_tokens, shares_prefixes=config.kv.shares_prefixes)
+    return Law(config, draw(config, measured), tariff, config.kv.worth, config.enforcement == "Shadow")
+
+
+def pools_of(config: PodConfig) -> int:
+    """How many pools a request can be sent to: vLLM takes the rank with the request; others choose by themselves, and
+    then all ranks count as one pool."""
+    return config.kv.ranks if config.engine_type == "vLLM" else 1

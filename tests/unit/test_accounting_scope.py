@@ -1,0 +1,119 @@
+"""The rules of docs/accounting.md on concurrency, scope and Shadow, one test for each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bookkeeping import admit, answered, ask, config, ended, open_books, sample, share, streamed
+from kvquota_api.amounts import Blocks, Tokens
+from kvquota_api.quota import Share
+from kvquota_operator.planning.effective import EffectiveQuota
+from kvquota_operator.planning.granting import PodRoom, grant_shares
+from kvquota_sidecar.ledger.books import Admitted, Cause
+from kvquota_sidecar.refusals import Code
+from ledger_figures import charged, end_the_victims, lent_out, outcome, pool, refused, running, tenant, waits
+
+
+def test_concurrency() -> None:
+    books = open_books(share(max_concurrent_requests=6))
+    first = books.ask(streamed("inference/search", (16, 16), 2, 16), 0.0)
+    assert isinstance(first, Admitted)
+    assert refused(books, ask("search", 1, copies=3)).code == Code.TENANT_CONCURRENCY_EXCEEDED
+    assert isinstance(books.ask(ask("search", 1, copies=2), 0.0), Admitted)
+    assert outcome(books, "search", 1) == Code.TENANT_CONCURRENCY_EXCEEDED
+    books.release(first.ticket, Cause.FINISHED, 0.0)
+    assert outcome(books, "search", 1) is None
+
+
+def test_concurrency__what_waits_counts() -> None:
+    books, _ = lent_out()
+    books.configure(config(share("borrower"), share("guest", soft_blocks=400, max_concurrent_requests=2)), 0.0)
+    running(books, "guest", 150)
+    waits(books, "guest", 100)
+    assert outcome(books, "guest", 1) == Code.TENANT_CONCURRENCY_EXCEEDED
+
+
+def quota(scope: str, **limits: Any) -> EffectiveQuota:
+    usual: dict[str, Any] = {
+        "tenant": "inference/search", "quota": "search", "priority": 0, "soft": None, "hard": None,
+        "max_concurrent_requests": None, "max_context_tokens": None, "enforcement": "Enforce",
+    }  # fmt: skip
+    return EffectiveQuota(scope=scope, **(usual | limits))  # type: ignore[arg-type]  # the name of a scope
+
+
+def parts(scope: str, pods: int, **limits: Any) -> list[tuple[int, int, int | None]]:
+    """Soft, hard and sequences on each pod of 1000 blocks."""
+    wanted = quota(scope, **limits)
+    divided = grant_shares([wanted], [PodRoom(Blocks(1000))] * pods, config(max_model_len=1600).kv, 85)
+    shares = [each.grants[wanted.tenant].share for each in divided]
+    return [(each.soft_blocks, each.hard_blocks, each.max_concurrent_requests) for each in shares]
+
+
+def test_scope() -> None:
+    limits = {"soft": Share(percent=10), "hard": Share(percent=40), "max_concurrent_requests": 6}
+    assert parts("PerReplica", 2, **limits) == [(100, 400, 6)] * 2
+    assert parts("Pool", 2, **limits) == [(100, 400, 3)] * 2, "40 percent of 2000 blocks together"
+
+
+@pytest.mark.parametrize(
+    ("hard", "expected"),
+    [
+        pytest.param(4800, [(0, 100, None)] * 3, id="equal shares, each of at least one longest request"),
+        pytest.param(4799 - 15, [(0, 150, None), (0, 149, None), (0, 0, None)], id="else fewer pods get one"),
+        pytest.param(160, [(0, 10, None), (0, 0, None), (0, 0, None)], id="one pod where all is less than one request"),
+    ],
+)
+def test_scope_shares(hard: int, expected: list[tuple[int, int, int | None]]) -> None:
+    assert parts("Pool", 3, hard=Share(tokens=hard)) == expected
+
+
+def test_shadow() -> None:
+    limits: dict[str, Any] = {
+        "soft_blocks": 300,
+        "hard_blocks": 50,
+        "max_concurrent_requests": 1,
+        "max_context_tokens": 160,
+    }
+    books = open_books(share(enforcement="Shadow", **limits), share("batch", soft_blocks=100))
+    admit(books, "search", 1)
+    assert outcome(books, "search", 10) is None, "concurrency"
+    assert outcome(books, "search", 100) is None, "context and hard"
+    counts = tenant(books, "search").total
+    assert sum(counts.would_reject.values()) == 2
+    assert (counts.rejected, tenant(books, "search").over_soft) == ({}, 111)
+    assert outcome(books, "search", 901) == Code.REQUEST_EXCEEDS_KV_QUOTA, "what the pool has still holds"
+    books.observe(sample(used=900), 0.0)
+    assert outcome(books, "search", 50) == Code.KV_POOL_CONTENDED
+
+
+def test_shadow__keeps_nothing_free_for_it() -> None:
+    books = open_books(share(), share("batch", soft_blocks=400, enforcement="Shadow"))
+    assert outcome(books, "search", 849) is None
+
+
+def test_shadow__may_be_a_victim() -> None:
+    books, _ = lent_out()
+    shadow = share("borrower", soft_blocks=400, enforcement="Shadow")
+    books.configure(config(shadow, share("guest", soft_blocks=400, priority=10)), 0.0)
+    running(books, "guest", 150)
+    waits(books, "guest", 100)
+    assert len(end_the_victims(books)) == 1
+    assert charged(books, "borrower") == 700
+
+
+def test_shadow_pool() -> None:
+    limited = share(soft_blocks=100, hard_blocks=50, max_concurrent_requests=1, max_context_tokens=160)
+    books = open_books(limited, share("batch"), enforcement="Shadow")
+    answered(books, 16)
+    running(books, "batch", 900)
+    books.observe(sample(used=1000), 0.0)
+    long = books.ask(streamed("inference/search", (160,), 1, 16_000), 0.0)
+    assert isinstance(long, Admitted)
+    assert outcome(books, "search", 60) is None
+    books.grow(long.ticket, Tokens(8000), 0.0)
+    assert ended(books) == []
+    assert (books.someone_waits, pool(books).waiting) == (False, 0)
+    assert tenant(books, "search").total.rejected == {}
+    assert sum(tenant(books, "search").total.would_reject.values()) >= 2
