@@ -2,20 +2,22 @@
 
 import pytest
 
-from kvquota_sidecar.proxy.chunked import MAX_CHUNKS, MAX_LINE_BYTES, ChunkedBody
-from kvquota_sidecar.proxy.head import Fault
+from kvquota_sidecar.proxy.chunked import MAX_CHUNKS, MAX_LINE_BYTES, Chunks
 
 LIMIT = 32
 
 
 def read(parts: list[bytes]) -> tuple[bytes, bytes] | int | None:
     """Body and rest, the status of a fault, or None where it is not complete."""
-    chunked = ChunkedBody(LIMIT)
+    chunks, body = Chunks(LIMIT, MAX_CHUNKS), b""
     for part in parts:
-        fault = chunked.feed(part)
-        if isinstance(fault, Fault):
-            return fault.status
-    return (chunked.body(), chunked.rest) if chunked.done else None
+        if not chunks.done:
+            body += chunks.feed(part)
+        else:
+            chunks.rest += part
+        if chunks.fault is not None:
+            return chunks.fault.status
+    return (body, chunks.rest) if chunks.done else None
 
 
 def every_way(data: bytes) -> tuple[bytes, bytes] | int | None:
@@ -69,8 +71,42 @@ def test_trailers_without_end_are_refused() -> None:
 
 
 def test_a_body_in_too_many_chunks_is_refused() -> None:
-    chunked = ChunkedBody(1 << 20)
-    assert chunked.feed(b"1\r\nx\r\n" * MAX_CHUNKS) is None
-    fault = chunked.feed(b"1\r\nx\r\n")
-    assert fault is not None
-    assert fault.status == 413
+    chunks = Chunks(1 << 20, MAX_CHUNKS)
+    assert chunks.feed(b"1\r\nx\r\n" * MAX_CHUNKS) == b"x" * MAX_CHUNKS
+    assert chunks.fault is None
+    chunks.feed(b"1\r\nx\r\n")
+    assert chunks.fault is not None
+    assert chunks.fault.status == 413
+
+
+def test_a_chunk_that_comes_by_itself_is_measured_too() -> None:
+    chunks = Chunks(3, 2)
+    assert [chunks.feed(b"1\r\na\r\n"), chunks.feed(b"2\r\nbc\r\n"), chunks.fault] == [b"a", b"bc", None]
+    assert chunks.feed(b"1\r\nd\r\n") == b""
+    assert chunks.fault is not None
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 255, 256, 257, 4095, 4096, 70_000])
+def test_a_chunk_of_any_size_that_comes_by_itself_is_read_like_one_that_is_cut(size: int) -> None:
+    data = b"%x\r\n" % size + b"y" * size + b"\r\n"
+    whole, cut = Chunks(), Chunks()
+    assert whole.feed(data) == b"y" * size
+    assert cut.feed(data[:3]) + cut.feed(data[3:-1]) + cut.feed(data[-1:]) == b"y" * size
+    for chunks in (whole, cut):
+        assert (chunks.feed(b"0\r\n\r\n"), chunks.done, chunks.fault) == (b"", True, None)
+
+
+def test_a_chunk_that_comes_by_itself_and_is_too_much_is_refused() -> None:
+    chunk = b"10\r\n" + b"y" * 16 + b"\r\n"
+    for chunks in (Chunks(max_bytes=31), Chunks(max_chunks=1)):
+        assert [chunks.feed(chunk), chunks.fault, chunks.feed(chunk)] == [b"y" * 16, None, b""]
+        assert chunks.fault is not None
+        assert chunks.fault.status == 413
+
+
+def test_what_only_looks_like_a_whole_chunk_is_none() -> None:
+    said = {
+        data: Chunks() for data in (b"010\r\n" + b"y" * 16 + b"\r\n", b"10\r\n" + b"y" * 16 + b"\n\n", b"-1\r\n\r\n")
+    }
+    read = {data: (chunks.feed(data), chunks.fault is None) for data, chunks in said.items()}
+    assert list(read.values()) == [(b"y" * 16, True), (b"y" * 16, False), (b"", False)]

@@ -157,12 +157,45 @@ def test_a_head_says_all_that_later_steps_need() -> None:
             (b"host", b"x:80"),
             (b"connection", b"Close, X-Mine"),
             (b"expect", b"100-continue"),
-            (b"content-length", b"7"),
         ),
         length=7,
         keep_alive=False,
         expects_continue=True,
     )
+
+
+AGAIN = {
+    "the same head": (LINE + HOST + b"Content-Length: 1\r\n\r\n1", b"1"),
+    "another length": (LINE + HOST + b"Content-Length: 2\r\n\r\n22", b"22"),
+    "the length in another place": (LINE + b"Content-Length: 2\r\n" + HOST + b"\r\n22", b"22"),
+    "the length in other letters": (LINE + HOST + b"CONTENT-LENGTH:2\r\n\r\n22", b"22"),
+    "another header": (LINE + HOST + b"X: y\r\nContent-Length: 1\r\n\r\n1", b"1"),
+    "chunks": (LINE + HOST + b"Transfer-Encoding: chunked\r\n\r\n1\r\n1\r\n0\r\n\r\n", b"1"),
+    "no body": (LINE + HOST + b"\r\n", b""),
+}
+FIRST = LINE + HOST + b"Content-Length: 1\r\n\r\n1"
+
+
+@pytest.mark.parametrize(("data", "body"), AGAIN.values(), ids=AGAIN)
+def test_a_head_is_read_the_same_after_one_that_is_like_it(data: bytes, body: bytes) -> None:
+    alone, after = every_way(data), every_way(FIRST + data)[2:]
+    assert after == alone
+    assert isinstance(after[1], Request)
+    assert after[1].body == body
+
+
+@pytest.mark.parametrize(("data", "status"), REFUSED.values(), ids=REFUSED)
+def test_a_head_is_refused_the_same_after_one_that_is_like_it(data: bytes, status: int) -> None:
+    assert statuses(every_way(FIRST + data))[2:] == [status]
+
+
+def test_heads_that_differ_in_their_length_share_what_was_found_out_about_them() -> None:
+    heads = [event for event in every_way(FIRST * 2 + AGAIN["another length"][0]) if isinstance(event, Head)]
+    heads[0].notes["who"] = "a"
+    assert [head.notes for head in heads] == [{"who": "a"}] * 3
+    other = next(iter(every_way(AGAIN["another header"][0])))
+    assert isinstance(other, Head)
+    assert other.notes == {}
 
 
 def test_requests_that_come_together_are_read_one_after_the_other() -> None:
@@ -234,3 +267,31 @@ def test_sentences_name_what_is_wrong() -> None:
     assert said["a header without a colon"] == "A header line is not of the form: Name: value."
     assert said["version 2"] == "The request line is not of the form: METHOD /path HTTP/1.1."
     assert said["a body over the limit"] == "The request body is over the limit of 64 bytes: send a smaller one."
+
+
+PATHS = {
+    "the body's coding": (LINE + HOST + b"Content-Encoding: gzip\r\n\r\n", "/v1/completions"),
+    "another expectation": (b"POST /v1/messages?x=y HTTP/1.1\r\nHost: a\r\nExpect: x\r\n\r\n", "/v1/messages"),
+    "a body over the limit": (LINE + HOST + b"Content-Length: 65\r\n\r\n", "/v1/completions"),
+    "two hosts": (LINE + HOST + HOST + b"\r\n", "/v1/completions"),
+    "a bare LF": (LINE + b"Host: a\nX: b\r\n\r\n", "/v1/completions"),
+    "a head over the limit": (big_head(2000, 1) + b"\r\n", "/v1/completions"),
+    "a line that cannot be read": (b"GET  / HTTP/1.1\r\nHost: a\r\n\r\n", ""),
+    "a target that is no path": (b"GET http://b/ HTTP/1.1\r\nHost: a\r\n\r\n", ""),
+}
+
+
+@pytest.mark.parametrize(("data", "path"), PATHS.values(), ids=PATHS)
+def test_a_fault_says_what_was_asked_for_as_far_as_it_could_be_read(data: bytes, path: str) -> None:
+    (fault,) = replay(data, split=len(LINE) + 3)
+    assert isinstance(fault, Fault)
+    assert fault.path == path
+
+
+def test_a_request_that_has_not_come_whole_says_what_it_asks_for() -> None:
+    reader, seen = RequestReader(LIMIT), []
+    for part in (b"", LINE[:-4], LINE[-4:], HOST + b"Content-Length: 3\r\n\r\n", b"a"):
+        reader.feed(part)
+        reader.next_event()
+        seen.append(reader.path)
+    assert seen == ["", "", "/v1/completions", "/v1/completions", "/v1/completions"]

@@ -3,9 +3,10 @@
 import pytest
 
 from kvquota_sidecar.proxy.head import Head, read_head
-from kvquota_sidecar.proxy.identity import MAX_KEY_BYTES, Directory, Failure, credential_headers, identify, to_withhold
+from kvquota_sidecar.proxy.identity import MAX_KEY_BYTES, Directory, Failure, identify, to_withhold
 from sidecar_rig import BATCH, KEYS, SEARCH, config, identity
 
+NOW = 1_800_000_000.0
 S, B = KEYS[SEARCH].encode(), KEYS[BATCH].encode()
 STRANGE = "kvq-\u00e4"  # a key that is not ASCII is a key all the same
 SECOND = "kvq-second"  # another key of the same tenant
@@ -72,23 +73,23 @@ CASES: dict[str, tuple[Head, str | Failure]] = {
 
 @pytest.mark.parametrize(("request_head", "expected"), CASES.values(), ids=CASES)
 def test_a_tenant_is_known_by_its_key_alone(request_head: Head, expected: str | Failure) -> None:
-    assert identify(request_head, directory()) == expected
+    assert identify(request_head, directory(), NOW) == expected
 
 
 def test_where_there_is_an_anonymous_tenant_strangers_are_it() -> None:
     known = directory(anonymous_tenant=BATCH)
-    assert identify(head(), known) == BATCH
-    assert identify(head(b"Authorization: Bearer EMPTY"), known) == BATCH
-    assert identify(head(b"Authorization: Bearer " + S), known) == SEARCH
-    assert identify(head(b"Authorization: a", b"Authorization: b"), known) == Failure.CONTRADICTION
+    assert identify(head(), known, NOW) == BATCH
+    assert identify(head(b"Authorization: Bearer EMPTY"), known, NOW) == BATCH
+    assert identify(head(b"Authorization: Bearer " + S), known, NOW) == SEARCH
+    assert identify(head(b"Authorization: a", b"Authorization: b"), known, NOW) == Failure.CONTRADICTION
 
 
 def test_a_header_of_its_own_holds_the_bare_key() -> None:
     known = directory(api_key_header="X-Our-Key")
-    assert identify(head(b"x-our-key: " + S), known) == SEARCH
-    assert identify(head(b"Authorization: Bearer " + S), known) == Failure.UNKNOWN
-    assert identify(head(b"x-our-key: " + S, b"Authorization: Bearer " + B), known) == Failure.CONTRADICTION
-    assert credential_headers(known) == {b"authorization", b"x-api-key", b"x-our-key"}
+    assert identify(head(b"x-our-key: " + S), known, NOW) == SEARCH
+    assert identify(head(b"Authorization: Bearer " + S), known, NOW) == Failure.UNKNOWN
+    assert identify(head(b"x-our-key: " + S, b"Authorization: Bearer " + B), known, NOW) == Failure.CONTRADICTION
+    assert to_withhold(head(), known) == {b"authorization", b"x-api-key", b"x-our-key"}
 
 
 KEY, BEARER_KEY = b"X-Api-Key: " + S, b"Authorization: Bearer " + S
@@ -117,4 +118,4 @@ def test_the_engine_sees_one_credential_at_most(
 
 
 def test_without_an_identity_nobody_is_known() -> None:
-    assert identify(head(b"Authorization: Bearer " + S), Directory.of(config(), None)) == Failure.UNKNOWN
+    assert identify(head(b"Authorization: Bearer " + S), Directory.of(config(), None), NOW) == Failure.UNKNOWN

@@ -3,11 +3,12 @@
 import pytest
 
 from kvquota_sidecar.proxy.answers import (
+    CHUNK,
     Answer,
     Framing,
     UnsafeHeaderError,
-    chunk,
     encode_answer,
+    encode_fields,
     encode_head,
     http_date,
     passed_on,
@@ -16,6 +17,7 @@ from kvquota_sidecar.proxy.answers import (
 from kvquota_sidecar.proxy.forwarding import engine_request
 from kvquota_sidecar.proxy.head import Head, read_head
 
+DATE = b"date: today\r\n"
 AUTHORITY = b"127.0.0.1:18000"
 
 
@@ -89,15 +91,18 @@ def test_what_the_engine_says_of_its_own_hop_or_in_our_name_is_not_passed_on() -
     kept = ((b"content-type", b"text/plain"), (b"x-mine", b"1"))
     dropped = (
         *((b"connection", b"x-hop"), (b"x-hop", b"1"), (b"transfer-encoding", b"chunked"), (b"content-length", b"3")),
+        (b"x-request-id", b"id-1"),
         *((b"keep-alive", b"5"), (b"ratelimit", b"x"), (b"ratelimit-policy", b"x"), (b"x-kvquota-rung", b"x")),
     )
     assert passed_on(dropped + kept) == kept
+    assert passed_on((*kept, (b"date", b"now"))) == ((b"date", b"now"), *kept)
 
 
 def test_a_date_is_added_where_there_is_none() -> None:
-    assert with_date(((b"date", b"theirs"),), b"ours") == ((b"date", b"theirs"),)
-    assert with_date(((b"x", b"y"),), b"ours") == ((b"date", b"ours"), (b"x", b"y"))
-    assert http_date(784111777) == b"Sun, 06 Nov 1994 08:49:37 GMT"
+    ours = http_date(784111777)
+    assert ours == b"date: Sun, 06 Nov 1994 08:49:37 GMT\r\n"
+    assert with_date(b"date: theirs\r\n", ours) == b"date: theirs\r\n"
+    assert with_date(b"x: y\r\n", ours) == ours + b"x: y\r\n"
 
 
 FRAMINGS: dict[Framing, bytes] = {
@@ -109,29 +114,29 @@ FRAMINGS: dict[Framing, bytes] = {
 
 @pytest.mark.parametrize(("framing", "expected"), FRAMINGS.items())
 def test_an_answer_is_framed_in_one_way(framing: Framing, expected: bytes) -> None:
-    assert encode_head(200, ((b"x", b"y"),), 3, framing, close=framing == "Close") == expected
+    assert encode_head(200, encode_fields(((b"x", b"y"),)), 3, framing, close=framing == "Close") == expected
 
 
 def test_a_whole_answer() -> None:
-    answer = Answer(429, b"{}", ((b"retry-after", b"1"),))
-    assert encode_answer(answer, b"today", close=False) == (
+    answer = Answer(429, b"{}", encode_fields(((b"retry-after", b"1"),)))
+    assert encode_answer(answer, DATE, close=False) == (
         b"HTTP/1.1 429 Too Many Requests\r\ndate: today\r\ncontent-type: application/json\r\nretry-after: 1\r\n"
         b"content-length: 2\r\n\r\n{}"
     )
-    assert encode_head(599, (), 0, "Length", close=True).startswith(b"HTTP/1.1 599 \r\n")
+    assert encode_head(599, b"", 0, "Length", close=True).startswith(b"HTTP/1.1 599 \r\n")
 
 
 @pytest.mark.parametrize("value", [b"a\r\nSet-Cookie: b", b"a\nb", b"a\rb", b"a\0b"])
 def test_a_header_with_a_control_character_is_never_written(value: bytes) -> None:
     with pytest.raises(UnsafeHeaderError):
-        encode_head(200, ((b"x", value),), 0, "Length", close=False)
+        encode_fields(((b"x", value),))
 
 
 def test_an_answer_to_head_says_how_long_the_body_would_be_and_has_none() -> None:
     answer = Answer(200, b"{}")
-    whole = encode_answer(answer, b"today", close=False)
-    assert encode_answer(answer, b"today", close=False, bodiless=True) == whole.removesuffix(b"{}")
+    whole = encode_answer(answer, DATE, close=False)
+    assert encode_answer(answer, DATE, close=False, bodiless=True) == whole.removesuffix(b"{}")
 
 
 def test_a_chunk() -> None:
-    assert chunk(b"x" * 26) == b"1a\r\n" + b"x" * 26 + b"\r\n"
+    assert CHUNK % (26, b"x" * 26) == b"1a\r\n" + b"x" * 26 + b"\r\n"

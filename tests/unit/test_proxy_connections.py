@@ -103,6 +103,16 @@ async def test_a_body_in_tiny_pieces_counts_for_what_the_pieces_take() -> None:
     assert connection._hub.buffers.total_bytes == 0
 
 
+async def test_empty_lines_before_a_request_count_for_nothing() -> None:
+    connection = await connection_of(Wire())
+    held = connection._hub.buffers
+    for _ in range(100):
+        connection.data_received(b"\r\n")
+        assert held.total_bytes == 0
+    connection.data_received(b"\r\nPOST")
+    assert held.total_bytes == len(b"\r\nPOST") + PIECE_BYTES
+
+
 async def test_a_client_that_has_gone_while_it_is_refused_is_closed_without_a_fuss() -> None:
     wire, clock = Wire(), ManualClock()
     connection = await connection_of(wire, clock)

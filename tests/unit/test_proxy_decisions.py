@@ -7,7 +7,7 @@ import pytest
 from kvquota_sidecar.proxy.draining import Drain, Phase
 from kvquota_sidecar.proxy.head import Fault
 from kvquota_sidecar.proxy.identity import Failure
-from kvquota_sidecar.proxy.refusing import fault_refusal, good_headers, identity_refusal, refusal_answer
+from kvquota_sidecar.proxy.refusing import fault_refusal, good_fields, identity_refusal, refusal_answer
 from kvquota_sidecar.proxy.routes import PATHS, Purpose, find_route
 
 ROUTES: dict[tuple[str, str], Purpose | None] = {
@@ -15,6 +15,18 @@ ROUTES: dict[tuple[str, str], Purpose | None] = {
     ("POST", "/v1/completions"): "Generate",
     ("POST", "/v1/messages"): "Generate",
     ("POST", "/v1/responses"): "Generate",
+    ("POST", "/v1/chat/completions/batch"): "Generate",
+    ("POST", "/v1/embeddings"): "Generate",
+    ("POST", "/pooling"): "Generate",
+    ("POST", "/classify"): "Generate",
+    ("POST", "/score"): "Generate",
+    ("POST", "/v1/score"): "Generate",
+    ("POST", "/rerank"): "Generate",
+    ("POST", "/v1/rerank"): "Generate",
+    ("POST", "/v2/rerank"): "Generate",
+    ("POST", "/tokenize"): "Read",
+    ("POST", "/detokenize"): "Read",
+    ("POST", "/v1/messages/count_tokens"): "Read",
     ("GET", "/v1/models"): "Read",
     ("GET", "/v1/usage"): "OwnUsage",
     ("GET", "/health"): "Health",
@@ -29,8 +41,12 @@ ROUTES: dict[tuple[str, str], Purpose | None] = {
     ("POST", "/V1/completions"): None,
     ("POST", "/v1/%63ompletions"): None,
     ("POST", "/v1/x/../completions"): None,
-    ("POST", "/v1/embeddings"): None,
-    ("POST", "/v1/chat/completions/batch"): None,
+    ("GET", "/v1/embeddings"): None,
+    ("GET", "/tokenizer_info"): None,
+    ("POST", "/v1/chat/completions/render"): None,
+    ("POST", "/v1/audio/transcriptions"): None,
+    ("POST", "/v2/embed"): None,
+    ("POST", "/v1/load_lora_adapter"): None,
     ("POST", "/invocations"): None,
     ("POST", "/generative_scoring"): None,
     ("POST", "/inference/v1/generate"): None,
@@ -78,8 +94,8 @@ def test_a_refusal_speaks_the_words_of_the_route() -> None:
     openai, anthropic = (refusal_answer(refusal, path) for path in ("/v1/completions", "/v1/messages"))
     assert json.loads(openai.body)["error"]["code"] == "unknown_tenant"
     assert json.loads(anthropic.body)["type"] == "error"
-    assert (b"x-should-retry", b"false") in openai.headers
-    assert good_headers(None) == ()
+    assert b"x-should-retry: false\r\n" in openai.fields
+    assert good_fields(None) == b""
 
 
 PHASES: dict[str, tuple[float, int, Phase]] = {

@@ -7,7 +7,7 @@ import openai
 import pytest
 
 from kvquota_sidecar.refusals import Code, Refusal, refuse
-from kvquota_sidecar.refusals.headers import refused_headers
+from kvquota_sidecar.refusals.headers import refused_fields
 from kvquota_sidecar.refusals.wire import body, final_event
 
 ROUTE = "/v1/chat/completions"
@@ -28,7 +28,8 @@ def client(*answers: httpx2.Response, retries: int = 0) -> tuple[openai.OpenAI, 
 
 
 def answered(refusal: Refusal) -> httpx2.Response:
-    headers = [*refused_headers(refusal, None), ("content-type", "application/json")]
+    lines = refused_fields(refusal, None).decode().removesuffix("\r\n").split("\r\n")
+    headers = [*(line.split(": ", 1) for line in lines), ("content-type", "application/json")]
     return httpx2.Response(refusal.status, headers=headers, content=body(refusal, ROUTE))
 
 

@@ -12,7 +12,7 @@ from kvquota_api.memory.blocks import LayerGroup
 from kvquota_api.memory.worth import Worth
 from kvquota_sidecar.refusals import Code, Refusal, refuse
 from kvquota_sidecar.refusals.codes import TABLE
-from kvquota_sidecar.refusals.headers import admitted_headers, refused_headers
+from kvquota_sidecar.refusals.headers import admitted_fields, refused_fields
 from kvquota_sidecar.refusals.room import Room
 from kvquota_sidecar.refusals.wire import body, final_event
 
@@ -172,20 +172,27 @@ ROOM_HEADERS = {
 }
 
 
+def told(fields: bytes) -> dict[str, str]:
+    """Header lines by name, each of which ends as lines do."""
+    lines = fields.decode().split("\r\n")
+    assert lines.pop() == ""
+    return dict(line.split(": ", 1) for line in lines)
+
+
 def test_an_admitted_answer_carries_the_room() -> None:
-    assert dict(admitted_headers(ROOM)) == ROOM_HEADERS
+    assert told(admitted_fields(ROOM)) == ROOM_HEADERS
 
 
 def test_nothing_is_told_of_nobody() -> None:
-    assert admitted_headers(None) == ()
-    assert dict(refused_headers(refuse(Code.UNKNOWN_TENANT), None)) == {
+    assert admitted_fields(None) == b""
+    assert told(refused_fields(refuse(Code.UNKNOWN_TENANT), None)) == {
         "x-kvquota-code": "unknown_tenant",
         "x-should-retry": "false",
     }
 
 
 def test_a_refusal_that_can_be_retried_says_when_and_carries_the_room() -> None:
-    assert dict(refused_headers(refuse(Code.KV_POOL_CONTENDED, retry_after=2.3), ROOM)) == {
+    assert told(refused_fields(refuse(Code.KV_POOL_CONTENDED, retry_after=2.3), ROOM)) == {
         **ROOM_HEADERS,
         "x-kvquota-code": "kv_pool_contended",
         "x-should-retry": "true",
@@ -196,12 +203,12 @@ def test_a_refusal_that_can_be_retried_says_when_and_carries_the_room() -> None:
 
 
 def test_a_refusal_for_good_has_no_retry_after() -> None:
-    names = {name for name, _ in refused_headers(refuse(Code.CONTEXT_LENGTH_EXCEEDED), ROOM)}
-    assert names == {*ROOM_HEADERS, "x-kvquota-code", "x-should-retry"}
+    fields = refused_fields(refuse(Code.CONTEXT_LENGTH_EXCEEDED), ROOM)
+    assert set(told(fields)) == {*ROOM_HEADERS, "x-kvquota-code", "x-should-retry"}
 
 
 def test_without_a_limit_of_concurrency_only_kv_is_told() -> None:
     room = Room(Blocks(50), Blocks(0), Blocks(40), ROOM.worth, 9, None, "Normal", 50.0)
-    told = dict(admitted_headers(room))
-    assert told["ratelimit-policy"] == '"kv";q=640;qu="kv-tokens"'
-    assert told["ratelimit"] == '"kv";r=0'
+    headers = told(admitted_fields(room))
+    assert headers["ratelimit-policy"] == '"kv";q=640;qu="kv-tokens"'
+    assert headers["ratelimit"] == '"kv";r=0'

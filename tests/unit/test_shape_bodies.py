@@ -7,16 +7,29 @@ from typing import Any
 
 import pytest
 
+from kvquota_api.amounts import Tokens
 from kvquota_sidecar.estimate.prompts import TEMPLATE_SIZE, PromptSize
 from kvquota_sidecar.estimate.shape import ROUTES, Shape, read_shape
+from kvquota_sidecar.proxy.routes import PATHS, find_route
 
 CHAT, COMPLETION, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
+BATCH, EMBEDDINGS, RERANK, SCORE = "/v1/chat/completions/batch", "/v1/embeddings", "/rerank", "/score"
 MINIMAL: dict[str, dict[str, Any]] = {
     CHAT: {"messages": []},
+    BATCH: {"messages": [[]]},
     COMPLETION: {"prompt": "x"},
     MESSAGES: {"messages": [], "max_tokens": 5},
     RESPONSES: {"input": "x"},
+    EMBEDDINGS: {"input": "x"},
+    "/pooling": {"input": "x"},
+    "/classify": {"input": "x"},
+    RERANK: {"query": "x", "documents": ["y"]},
+    "/v1/rerank": {"query": "x", "documents": ["y"]},
+    "/v2/rerank": {"query": "x", "documents": ["y"]},
+    SCORE: {"text_1": "x", "text_2": "y"},
+    "/v1/score": {"text_1": "x", "text_2": "y"},
 }
+POOLING = sorted(MINIMAL.keys() - {CHAT, BATCH, COMPLETION, MESSAGES, RESPONSES})
 
 
 def encoded(value: Any) -> bytes:
@@ -30,7 +43,9 @@ def shape(route: str, **fields: Any) -> Shape:
 
 
 def test_the_routes_are_those_that_are_accounted() -> None:
-    assert sorted(ROUTES) == [CHAT, COMPLETION, MESSAGES, RESPONSES]
+    generating = {route.path for route in map(find_route, ["POST"] * len(PATHS), PATHS) if route is not None}
+    assert sorted(ROUTES) == sorted(MINIMAL)
+    assert {path for path in generating if getattr(find_route("POST", path), "purpose", "") == "Generate"} == {*ROUTES}
 
 
 def test_a_whole_chat_request() -> None:
@@ -44,15 +59,27 @@ def test_a_whole_chat_request() -> None:
         n=3,
         max_tokens=7,
         cache_salt="s",
+        priority=-5,
         temperature=0.5,
     )
-    size = TEMPLATE_SIZE + len(encoded(message)) - 2  # without the quotes of the content
-    sure = TEMPLATE_SIZE + 16 + len('"user"héllo'.encode())
-    fields = read.fields
-    assert read == Shape("m", True, (PromptSize(size, sure),), 3, 7, "s", True, fields)  # type: ignore[arg-type]  # sizes of a table
-    assert list(fields.by_name) == [
-        "messages", "model", "stream", "stream_options", "n", "max_tokens", "cache_salt", "temperature",
-    ]  # fmt: skip
+    size = TEMPLATE_SIZE + 20 + len("userhéllo".encode())
+    assert read == Shape(
+        kind="Generate",
+        model="m",
+        stream=True,
+        prompts=(PromptSize(size, size, density=6),),
+        copies=3,
+        output_limit=Tokens(7),
+        cache_salt="s",
+        priority=b"-5",
+        include_usage=True,
+        fields=frozenset(
+            {
+                "messages", "model", "stream", "stream_options", "n", "max_tokens", "cache_salt", "priority",
+                "temperature",
+            }
+        ),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("route", sorted(ROUTES))
@@ -61,6 +88,13 @@ def test_what_is_left_out_or_null_takes_its_usual_value(route: str) -> None:
     null = shape(route, model=None, stream=None, stream_options=None, cache_salt=None)
     for read in (left_out, null):
         assert (read.model, read.stream, read.cache_salt, read.include_usage, read.copies) == ("", False, "", False, 1)
+        assert read.priority == b""
+
+
+@pytest.mark.parametrize("route", sorted(MINIMAL))
+def test_what_pools_makes_no_output_whatever_it_asks_for(route: str) -> None:
+    read = shape(route, max_tokens=7, max_output_tokens=7, n=1)
+    assert (read.kind, read.output_limit) == (("Pool", 0) if route in POOLING else ("Generate", 7))
 
 
 @pytest.mark.parametrize(
@@ -71,6 +105,7 @@ def test_what_is_left_out_or_null_takes_its_usual_value(route: str) -> None:
         pytest.param(CHAT, {"max_tokens": 5}, 5, id="the old name"),
         pytest.param(CHAT, {"max_completion_tokens": 6}, 6, id="the new name"),
         pytest.param(CHAT, {"max_tokens": 9, "max_completion_tokens": 6}, 9, id="both: the larger is reserved"),
+        pytest.param(BATCH, {"max_tokens": 9, "max_completion_tokens": 12}, 12, id="of a batch too"),
         pytest.param(CHAT, {"max_tokens": 0}, 0, id="zero is a limit"),
         pytest.param(COMPLETION, {"max_tokens": 5, "max_completion_tokens": 9}, 5, id="completions know one name"),
         pytest.param(COMPLETION, {"max_completion_tokens": 9}, None, id="the other is no limit there"),
@@ -81,6 +116,23 @@ def test_what_is_left_out_or_null_takes_its_usual_value(route: str) -> None:
 )
 def test_the_output_limit(route: str, fields: dict[str, Any], expected: int | None) -> None:
     assert shape(route, **fields).output_limit == expected
+
+
+@pytest.mark.parametrize(
+    ("route", "fields", "expected"),
+    [
+        pytest.param(CHAT, {"max_tokens": 9, "max_completion_tokens": 6}, 6, id="the new name beats the old"),
+        pytest.param(CHAT, {"max_tokens": 9, "max_completion_tokens": None}, 9, id="null does not"),
+        pytest.param(CHAT, {}, None, id="a chat without a limit may fill the context"),
+        pytest.param(COMPLETION, {}, 16, id="a completion without one ends after 16 tokens"),
+        pytest.param(COMPLETION, {"max_tokens": None}, 16, id="null is none there"),
+        pytest.param(COMPLETION, {"max_tokens": 7}, 7, id="its own limit stands"),
+    ],
+)
+def test_the_output_limit_is_what_vllm_makes_of_it(route: str, fields: dict[str, Any], expected: int | None) -> None:
+    read = read_shape(route, encoded({**MINIMAL[route], **fields}), engine="vLLM")
+    assert isinstance(read, Shape)
+    assert read.output_limit == expected
 
 
 @pytest.mark.parametrize(
@@ -96,6 +148,7 @@ def test_the_output_limit(route: str, fields: dict[str, Any], expected: int | No
 def test_copies(fields: dict[str, Any], expected: int) -> None:
     assert shape(COMPLETION, **fields).copies == expected
     assert shape(CHAT, **fields).copies == expected
+    assert [shape(route, **fields).copies for route in (MESSAGES, RESPONSES, EMBEDDINGS)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -142,6 +195,8 @@ COUNTED = [
     pytest.param(CHAT, {"functions": [{"description": LONG}]}, id="functions"),
     pytest.param(CHAT, {"documents": [{"text": LONG}]}, id="documents"),
     pytest.param(CHAT, {"chat_template_kwargs": {"note": LONG}}, id="arguments of the template"),
+    pytest.param(MESSAGES, {"chat_template_kwargs": {"note": LONG}}, id="arguments of the template of messages"),
+    pytest.param(RESPONSES, {"chat_template_kwargs": {"note": LONG}}, id="and of a response"),
     pytest.param(MESSAGES, {"system": LONG}, id="a system text"),
     pytest.param(MESSAGES, {"system": [{"type": "text", "text": LONG}]}, id="system parts"),
     pytest.param(MESSAGES, {"tools": [{"name": "t", "input_schema": {"description": LONG}}]}, id="Anthropic's tools"),
@@ -226,6 +281,16 @@ def test_what_never_reaches_the_prompt_is_not_counted(field: str) -> None:
     assert shape(CHAT, **{field: LONG}).prompts == shape(CHAT).prompts
 
 
+def test_tools_of_a_chat_and_its_functions_add_up() -> None:
+    both, tools, functions, none = (
+        shape(CHAT, **fields).prompts[0].size
+        for fields in (
+            {"tools": [{"a": 1}], "functions": [{"b": 2}]}, {"tools": [{"a": 1}]}, {"functions": [{"b": 2}]}, {},
+        )
+    )  # fmt: skip
+    assert both - none == (tools - none) + (functions - none)
+
+
 @pytest.mark.parametrize("field", ["tools", "functions"])
 def test_tools_come_with_instructions_of_the_template(field: str) -> None:
     (without,), (empty,), (one,) = (shape(CHAT, **{field: tools}).prompts for tools in (None, [], [{"name": "t"}]))
@@ -235,7 +300,7 @@ def test_tools_come_with_instructions_of_the_template(field: str) -> None:
 
 def test_no_more_is_sure_than_is_counted_at_all() -> None:
     (prompt,) = shape(CHAT, messages=[{}] * 10).prompts
-    assert prompt.sure == prompt.size == TEMPLATE_SIZE + 20
+    assert prompt.sure == prompt.size == TEMPLATE_SIZE + 10 * (20 + len("null"))
 
 
 def test_escapes_in_messages_count_as_their_text_too() -> None:
@@ -250,10 +315,10 @@ def test_escapes_in_messages_count_as_their_text_too() -> None:
         read = read_shape(CHAT, b'{"messages":' + (message % content).encode() + b"}")
         assert isinstance(read, Shape)
         sizes.append(read.prompts[0].size)
-    assert sizes[0] == sizes[1] == TEMPLATE_SIZE + len(message % "") - 2 + 3
-    assert sizes[2] == sizes[3]
+    assert sizes[0] == sizes[1] == TEMPLATE_SIZE + 20 + len("user") + 3
+    assert sizes[2] == sizes[3] == sizes[0] + len("text")
 
 
 def test_more_messages_are_more_marks_of_the_template() -> None:
     one, two = (shape(CHAT, messages=[{"role": "user", "content": "x"}] * count).prompts[0].size for count in (1, 2))
-    assert two - one == len('{"role":"user","content":}') + 1
+    assert two - one == 20 + len("user") + 1

@@ -41,6 +41,9 @@ MALFORMED = [
     pytest.param(CHAT, b'{"messages":[],"n":1,"n":2}', "n", "names 'n' twice", id="a key twice"),
     pytest.param(CHAT, b'{"messages":[],"n":1,"\\u006e":2}', "n", "twice", id="a key twice, once with escapes"),
     pytest.param(CHAT, b'{"messages":[{"role":"a","role":"b"}]}', "role", "twice", id="a key twice in a message"),
+    pytest.param(CHAT, b'{"messages":[],"x":[1e400]}', None, "out of range", id="a number beyond all"),
+    pytest.param(CHAT, {"messages": {"a": 1}}, "messages", "Expected `array`", id="messages are an object"),
+    pytest.param(RESPONSES, {"input": {"a": 1}}, "input", "Expected `array`", id="an input is an object"),
     pytest.param(CHAT, {}, "messages", "missing required field", id="no messages"),
     pytest.param(CHAT, {"messages": None}, "messages", "Expected `array`", id="messages are null"),
     pytest.param(CHAT, {"messages": "hello"}, "messages", "Expected `array`", id="messages are a text"),
@@ -51,6 +54,13 @@ MALFORMED = [
         CHAT, {"messages": [{"content": {}}]}, "messages[0].content", "Expected `array`", id="content an object"
     ),
     pytest.param(CHAT, {"messages": [{"type": 5}]}, "messages[0].type", "Expected `str", id="a type that is none"),
+    pytest.param(
+        CHAT,
+        {"messages": [{"content": [{"type": []}]}]},
+        "messages[0].content[0].type",
+        "Expected `str",
+        id="a list as type",
+    ),
     pytest.param(CHAT, {"messages": [], "model": 5}, "model", "Expected `str", id="a model that is a number"),
     pytest.param(CHAT, {"messages": [], "stream": "true"}, "stream", "Expected `bool", id="stream is a text"),
     pytest.param(CHAT, {"messages": [], "stream": 1}, "stream", "Expected `bool", id="stream is a number"),
@@ -129,8 +139,8 @@ TOO_MUCH = [
         "16386 fields in all its objects and at most 16384",
         id="fields within",
     ),
-    pytest.param(CHAT, b'{"messages":%s}' % listed(20_000, b"{}"), None, "20002 objects and lists", id="empty objects"),
-    pytest.param(COMPLETION, b'{"prompt":%s}' % listed(20_000, b"[]"), None, "objects and lists", id="empty lists"),
+    pytest.param(CHAT, b'{"messages":%s}' % listed(50_000, b"{}"), None, "50002 objects and lists", id="empty objects"),
+    pytest.param(COMPLETION, b'{"prompt":%s}' % listed(50_000, b"[]"), None, "objects and lists", id="empty lists"),
     pytest.param(COMPLETION, b'{"prompt":%s}' % listed(66_000, b'""'), None, "66001 strings", id="empty strings"),
     pytest.param(
         COMPLETION,
@@ -210,6 +220,21 @@ UNSUPPORTED = [
         "chat_template_kwargs.chat_template",
         id="by the back door",
     ),
+    *(
+        pytest.param(
+            route,
+            {"chat_template_kwargs": {"chat_template": None}},
+            "chat_template_kwargs.chat_template",
+            id=f"by the back door of {route}",
+        )
+        for route in (COMPLETION, MESSAGES, RESPONSES)
+    ),
+    pytest.param(CHAT, {"mm_processor_kwargs": {"max_pixels": 10**9}}, "mm_processor_kwargs", id="larger images"),
+    pytest.param(CHAT, {"media_io_kwargs": {"video": {"num_frames": 999}}}, "media_io_kwargs", id="longer videos"),
+    pytest.param(COMPLETION, {"session_params": {"id": "s"}}, "session_params", id="a session of SGLang"),
+    pytest.param(CHAT, {"bootstrap_room": 0}, "bootstrap_room", id="a transfer of SGLang, zero too"),
+    pytest.param(COMPLETION, {"id_slot": 3}, "id_slot", id="a slot of llama.cpp"),
+    pytest.param(COMPLETION, {"n_cmpl": 3}, "n_cmpl", id="outputs of llama.cpp"),
     pytest.param(CHAT, {"n_predict": 5}, "n_predict", id="a limit of another name"),
     pytest.param(
         CHAT,
@@ -293,4 +318,4 @@ def test_of_several_unsupported_fields_always_the_same_one_is_named() -> None:
 
 def test_a_route_that_is_not_accounted_is_a_mistake_of_the_caller() -> None:
     with pytest.raises(KeyError):
-        read_shape("/v1/embeddings", b"{}")
+        read_shape("/v1/audio/speech", b"{}")

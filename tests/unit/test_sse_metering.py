@@ -23,6 +23,8 @@ def chat(*texts: str, **more: Any) -> bytes:
 DONE = b"data: [DONE]\n\n"
 USAGE = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
 
+CACHING = {"input_tokens": 23, "output_tokens": 1, "cache_creation_input_tokens": 32, "cache_read_input_tokens": 7}
+
 STREAMS: dict[str, tuple[bytes, int, Usage | None]] = {
     "nothing": (b"", 0, None),
     "one token a frame": (chat("a") + chat("b") + DONE, 2, None),
@@ -38,6 +40,7 @@ STREAMS: dict[str, tuple[bytes, int, Usage | None]] = {
         None,
     ),
     "tool calls count": (event(choices=[{"delta": {"tool_calls": [{"index": 0}]}}]), 1, None),
+    "a delta that is no object": (event(choices=[{"delta": "a", "text": "b"}]) + chat("a"), 2, None),
     "completions have text": (event(choices=[{"text": "a"}, {"text": ""}]), 1, None),
     "usage at the end beats the count": (chat("a") + event(choices=[], usage=USAGE) + DONE, 5, Usage(7, 5)),
     "usage with every frame": (
@@ -74,6 +77,17 @@ STREAMS: dict[str, tuple[bytes, int, Usage | None]] = {
         4,
         Usage(9, 4),
     ),
+    "what Anthropic's cache holds is of the prompt": (
+        named("message_start", message={"usage": CACHING})
+        + named("message_delta", delta={}, usage={"output_tokens": 4}),
+        4,
+        Usage(62, 4, 7),
+    ),
+    "what OpenAI's cache holds is of the prompt already": (
+        event(choices=[], usage=USAGE | {"prompt_tokens_details": {"cached_tokens": 3}}),
+        5,
+        Usage(7, 5, 3),
+    ),
     "the events of responses": (
         named("response.created", response={"usage": None})
         + named("response.output_text.delta", delta="a")
@@ -82,6 +96,8 @@ STREAMS: dict[str, tuple[bytes, int, Usage | None]] = {
         2,
         Usage(3, 2),
     ),
+    "an odd run of line ends": (b"\n" + chat("a") + b"\n" + chat("b") + b"\n\n\n", 2, None),
+    "JSON nested beyond any reader": (b'data: {"x":' + b"[" * 3000 + b"]" * 3000 + b"}\n\n" + chat("a"), 1, None),
     "a type that is no text": (event(type=3), 0, None),
 }
 
@@ -99,7 +115,8 @@ def test_a_stream_is_counted_and_passes_unchanged_however_it_is_cut(
     expected = (produced, usage, stream)
     assert metered([stream]) == expected
     assert metered([stream[at : at + 1] for at in range(len(stream))]) == expected
-    assert all(metered([stream[:at], stream[at:]]) == expected for at in range(len(stream)))
+    step = max(1, len(stream) // 500)
+    assert all(metered([stream[:at], stream[at:]]) == expected for at in range(0, len(stream), step))
 
 
 def test_bytes_pass_in_whole_frames_only() -> None:
@@ -116,6 +133,10 @@ WITHHELD = {
     "a frame between others": ([chat("a"), event(choices=[], usage=USAGE), chat("b")], [0, 2]),
     "the only frame": ([event(choices=[], usage=USAGE)], []),
     "not a frame that has text too": ([chat("a", usage=USAGE), DONE], [0, 1]),
+    "not a line end beyond a frame": (
+        [chat("a"), b"\n", event(choices=[], usage=USAGE), b"\n", DONE, b"\n"],
+        [0, 1, 3, 4, 5],
+    ),
     "not a frame without usage": ([event(choices=[]), event(choices=[], usage=None), DONE], [0, 1, 2]),
 }
 
@@ -136,14 +157,29 @@ def test_a_frame_beyond_the_limit_passes_in_pieces_uncounted_and_the_next_is_cou
     assert meter.produced == 1
 
 
+def test_nothing_can_be_added_in_the_middle_of_a_frame_that_passes_in_pieces() -> None:
+    huge = b'data: {"choices":[{"text":"' + b"x" * MAX_FRAME_BYTES + b'"}]}\n\n'
+    meter, seen = StreamMeter(withholds_usage=False), []
+    for part in (chat("a"), b"data: {", huge[7:-3], b"", huge[-3:], chat("b")):
+        meter.feed(part)
+        seen.append(meter.is_between_frames)
+    assert seen == [True, True, False, False, True, True]
+
+
 PLAIN: dict[str, tuple[bytes, Usage | None]] = {
     "OpenAI's": (json.dumps({"choices": [], "usage": USAGE}).encode(), Usage(7, 5)),
     "Anthropic's and of responses": (b'{"usage":{"input_tokens":3,"output_tokens":2}}', Usage(3, 2)),
+    "with what the cache held": (
+        b'{"usage":{"input_tokens":3,"output_tokens":2,"input_tokens_details":{"cached_tokens":1}}}',
+        Usage(3, 2, 1),
+    ),
+    "with details that say nothing": (b'{"usage":{"prompt_tokens":3,"prompt_tokens_details":null}}', Usage(3, None)),
     "half of it": (b'{"usage":{"prompt_tokens":3}}', Usage(3, None)),
     "none": (b'{"choices":[]}', None),
     "no JSON": (b"<html>", None),
     "no object": (b"[1]", None),
     "nothing": (b"", None),
+    "JSON nested beyond any reader": (b'{"x":' + b"[" * 3000 + b"]" * 3000 + b"}", None),
 }
 
 

@@ -1,11 +1,11 @@
-"""The bodies of the generating routes, as far as they decide what a request takes.
+"""The bodies of the accounted routes, as far as they decide what a request takes.
 
 Decides which fields are read and which values they may have. Pure. Every other field is left to the engine.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -26,6 +26,8 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     cache_salt: str | None = None
+    priority: msgspec.Raw = ABSENT
+    chat_template_kwargs: msgspec.Raw = ABSENT
 
 
 class Chat(Body, frozen=True, kw_only=True):
@@ -39,14 +41,13 @@ class Chat(Body, frozen=True, kw_only=True):
     tools: msgspec.Raw = ABSENT
     functions: msgspec.Raw = ABSENT
     documents: msgspec.Raw = ABSENT
-    chat_template_kwargs: msgspec.Raw = ABSENT
 
 
 class Completion(Body, frozen=True, kw_only=True):
     """POST /v1/completions"""
 
     prompt: msgspec.Raw
-    suffix: msgspec.Raw = ABSENT
+    suffix: str | None = None
     max_tokens: Length | None = None
     n: Count | None = None
     best_of: Count | None = None
@@ -65,14 +66,42 @@ class Responses(Body, frozen=True, kw_only=True):
     """POST /v1/responses"""
 
     input: msgspec.Raw
-    instructions: msgspec.Raw = ABSENT
+    instructions: str | None = None
     max_output_tokens: Length | None = None
     tools: msgspec.Raw = ABSENT
+
+
+class Pooled(Body, frozen=True, kw_only=True):
+    """POST /v1/embeddings, /pooling and /classify: an `input`, or the `messages` of a chat."""
+
+    input: msgspec.Raw = ABSENT
+    messages: msgspec.Raw = ABSENT
+
+
+class Rerank(Body, frozen=True, kw_only=True):
+    """POST /rerank"""
+
+    query: msgspec.Raw
+    documents: msgspec.Raw
+    instruction: str | None = None
+
+
+class Score(Body, frozen=True, kw_only=True):
+    """POST /score: two sides, under one of four pairs of names."""
+
+    text_1: msgspec.Raw = ABSENT
+    text_2: msgspec.Raw = ABSENT
+    data_1: msgspec.Raw = ABSENT
+    data_2: msgspec.Raw = ABSENT
+    queries: msgspec.Raw = ABSENT
+    documents: msgspec.Raw = ABSENT
+    items: msgspec.Raw = ABSENT
+    instruction: str | None = None
 
 
 class Tool(msgspec.Struct, frozen=True):
     type: str | None = None
 
 
-class TemplateArguments(msgspec.Struct, frozen=True):
-    chat_template: msgspec.Raw = ABSENT
+# The template's own arguments may hold anything but a template.
+TemplateArguments = dict[str, Any] | None

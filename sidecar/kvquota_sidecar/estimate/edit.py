@@ -6,39 +6,54 @@ Invariants:
 
 1. A field that is not named keeps its bytes and its place; so does everything between two such fields.
 2. A field that is set keeps its place; one that was missing comes last; one that is removed takes its comma with it.
+3. The text is looked through only where it holds a field that changes.
 
 It does not know what the fields mean, and does not look into values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from itertools import pairwise
 
 import msgspec
 
-from kvquota_sidecar.estimate.scan import Field, Fields
+from kvquota_sidecar.estimate.scan import Field, Fields, scan
 
 
-def edited(body: bytes, fields: Fields, changes: Mapping[str, bytes | None]) -> bytes:
-    """`body` with each named field set to a JSON value (its text), or removed (None). `fields`: `scan` of `body`."""
+def edited(body: bytes, names: Set[str], changes: Mapping[str, bytes | None]) -> bytes:
+    """`body` with each named field set to a JSON value (its text), or removed (None).
+
+    `body`: an object that `read_object` has accepted. `names`: of its top-level fields.
+    """
+    if names.isdisjoint(changes):
+        return _with_more(body, body.rindex(b"}"), changes.items(), is_first=not names)
+    return _rewritten(body, scan(body), changes)
+
+
+def _rewritten(body: bytes, fields: Fields, changes: Mapping[str, bytes | None]) -> bytes:
     order = list(fields.by_name.values())
     next_keys = {field.key: after.key for field, after in pairwise(order)}
     kept = [(name, field) for name, field in fields.by_name.items() if changes.get(name, b"") is not None]
-    pieces = [body[: order[0].key if order else fields.close]]
+    pieces = [body[: order[0].key]]
     for place, (name, field) in enumerate(kept):
         pieces.append(_field(body, field, changes.get(name)))
         if place + 1 < len(kept):
             pieces.append(body[field.end : next_keys[field.key]])
-    added = [(name, value) for name, value in changes.items() if value is not None and name not in fields.by_name]
-    for place, (name, value) in enumerate(added):
-        comma = b"," if kept or place else b""
-        pieces.append(comma + msgspec.json.encode(name) + b":" + value)
-    pieces.append(body[order[-1].end if order else fields.close :])
-    return b"".join(pieces)
+    head, tail = b"".join(pieces), body[order[-1].end :]
+    added = [(name, value) for name, value in changes.items() if name not in fields.by_name]
+    return _with_more(head + tail, len(head), added, is_first=not kept)
 
 
 def _field(body: bytes, field: Field, value: bytes | None) -> bytes:
     if value is None:
         return body[field.key : field.end]
     return body[field.key : field.value] + value
+
+
+def _with_more(body: bytes, at: int, added: Iterable[tuple[str, bytes | None]], *, is_first: bool) -> bytes:
+    """`body` with fields put in at the offset `at`, behind others or as the first."""
+    more = b",".join([msgspec.json.encode(name) + b":" + value for name, value in added if value is not None])
+    if not more:
+        return body
+    return b"".join((body[:at], b"" if is_first else b",", more, body[at:]))

@@ -1,124 +1,263 @@
-"""How many bytes of a body the tokenizer will read.
+"""The prompts of a body: how many bytes of each the tokenizer will read, and what they have in common with others.
 
-Decides the size of each prompt. Pure, and linear in the length of the body.
+Decides the size, the density and the chain of each prompt. Pure, and linear in the length of the body.
 
 Invariants:
 
 1. What may reach the prompt is counted: messages, tools, and what some chat templates render and others ignore
    (`documents`, `chat_template_kwargs`, unknown fields of messages). A schema for the answer is none of it.
 2. Tokens are only weighed against what surely reaches the prompt, so what an engine ignores cannot thin a prompt out.
+3. A chain begins with every field that is not known to leave the prompt alone, so where two chains agree the prompts
+   agree. A prompt with images, audio or videos has none: a part of its bytes is no part of its tokens.
 
-It does not know the tokenizer: that is `ratio`.
+It does not know the tokenizer: that is `ratio`. It does not know either what an engine cuts off a long prompt
+(`truncate_prompt_tokens`): a prompt is charged whole until `usage` says less.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from kvquota_api.amounts import Tokens
-from kvquota_sidecar.estimate.bodies import ABSENT, Chat, Completion, Messages, Responses, TemplateArguments, Tool
+from kvquota_api.pod_config import MediaCost
+from kvquota_sidecar.estimate.bodies import (
+    ABSENT,
+    Chat,
+    Completion,
+    Messages,
+    Pooled,
+    Responses,
+    TemplateArguments,
+    Tool,
+)
+from kvquota_sidecar.estimate.chain import CHUNK_BYTES, chain
+from kvquota_sidecar.estimate.density import density
 from kvquota_sidecar.estimate.scan import TOKEN_IDS
-from kvquota_sidecar.estimate.weighing import PromptError, Weight, decoded, elements, text_size, unsupported, within
+from kvquota_sidecar.estimate.weighing import (
+    PartCount,
+    PromptError,
+    Weight,
+    decoded,
+    each,
+    elements,
+    text_size,
+    unsupported,
+    within,
+)
 
 TEMPLATE_SIZE: Final = 100  # bytes: begin, system and answer marks of a chat template are 10 to 40 tokens
 INSTRUCTIONS_SIZE: Final = 300  # bytes: how to call tools, which templates say where there are any, is 60 to 150 tokens
 MAX_PROMPTS: Final = 1024  # in one request: each is a sequence, and an engine runs at most some hundreds at once
+_T = TypeVar("_T")
+_NO_TOKENS: Final = Tokens(0)
+Values = Mapping[str, Any]
+_ENCODER: Final = msgspec.json.Encoder(order="deterministic")
 _TOOLS: Final = frozenset({"function", "custom"})
+_HOLDS_OBJECTS: Final = re.compile(rb"\[[ \t\r\n]*\{")
 _NOTHING: Final = frozenset({b"", b"null", b"[]"})
-_ARGUMENTS: Final = msgspec.json.Decoder(TemplateArguments | None)
-_LISTED: Final = msgspec.json.Decoder(list[Tool] | None)
+# Fields that change the answer, or who is asked for it, and never the prompt. All others begin its chain.
+_LEAVE_PROMPTS_ALONE: Final = frozenset(
+    {
+        "bad_words", "best_of", "frequency_penalty", "ignore_eos", "include_stop_str_in_output", "length_penalty",
+        "logit_bias", "logprobs", "max_completion_tokens", "max_output_tokens", "max_tokens", "metadata", "min_p",
+        "min_tokens", "n", "presence_penalty", "priority", "prompt_cache_key",
+        "repetition_penalty", "request_id", "safety_identifier", "seed", "service_tier", "session_id",
+        "skip_special_tokens", "stop", "stop_sequences", "stop_token_ids", "store", "stream", "stream_options",
+        "temperature", "top_k", "top_logprobs", "top_p", "use_beam_search", "user",
+    }
+)  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class PromptSize:
+class PromptSize(msgspec.Struct, frozen=True):
     """`size`: bytes that may reach the tokenizer, with an allowance for the chat template; `sure`: those that do.
-    `tokens`: exact, where the client sent token ids; None where it sent text."""
+    `tokens`: exact, where the client sent token ids; None where it sent text. `media`: tokens of images, audio and
+    videos, beside the others. `density`: class of its text, see `density`. `chain`: hashes of its beginnings, see
+    `chain`, over `span` bytes in all; empty where it is too short to share anything."""
 
     size: int
     sure: int
     tokens: Tokens | None = None
+    media: Tokens = _NO_TOKENS
+    density: int = 0
+    chain: tuple[int, ...] = ()
+    span: int = 0
 
 
-def chat_prompts(body: Chat) -> tuple[PromptSize, ...]:
-    """The one prompt of a chat. Raises PromptError."""
-    _refuse_own_template(body.chat_template_kwargs)
-    weight = _with_tools(body.tools, body.functions)
-    within("messages", weight.items, body.messages)
-    weight.size += len(bytes(body.documents)) + len(bytes(body.chat_template_kwargs))
-    return (_conversation(weight),)
-
-
-def message_prompts(body: Messages) -> tuple[PromptSize, ...]:
-    """The one prompt of Anthropic's messages. Raises PromptError."""
-    weight = _with_tools(body.tools)
-    within("system", weight.content, body.system)
-    within("messages", weight.items, body.messages)
-    return (_conversation(weight),)
-
-
-def response_prompts(body: Responses) -> tuple[PromptSize, ...]:
-    """The one prompt of a response. Raises PromptError."""
-    weight = _with_tools(body.tools)
-    within("instructions", weight.content, body.instructions)
-    if bytes(body.input).startswith(b'"'):
-        weight.add(text_size(body.input))
-    else:
-        within("input", weight.items, body.input)
-    return (_conversation(weight),)
-
-
-def completion_prompts(body: Completion) -> tuple[PromptSize, ...]:
-    """The prompts of a completion: a text, token ids, or a list of either. Raises PromptError."""
-    suffix = Weight()
-    within("suffix", suffix.content, body.suffix)
-    ids = _token_ids(body.prompt, suffix.size)
-    if ids is not None or bytes(body.prompt).startswith(b'"'):
-        return (ids or _text("prompt", body.prompt, suffix.size),)
-    prompts = within("prompt", elements, body.prompt)
-    if not 1 <= len(prompts) <= MAX_PROMPTS:
-        raise PromptError(f"has {len(prompts)} prompts: send 1 to {MAX_PROMPTS}, split a longer list", "prompt")
-    return tuple(
-        _token_ids(each, suffix.size) or _text(f"prompt[{place}]", each, suffix.size)
-        for place, each in enumerate(prompts)
-    )
-
-
-def _token_ids(raw: msgspec.Raw, suffix: int) -> PromptSize | None:
-    if not TOKEN_IDS.fullmatch(raw):
-        return None
-    text = bytes(raw)
-    return PromptSize(len(text), len(text), Tokens(text.count(b",") + 1 + suffix))
-
-
-def _text(param: str, raw: msgspec.Raw, suffix: int) -> PromptSize:
-    size = within(param, text_size, raw) + suffix
-    return PromptSize(size, size)
-
-
-def _refuse_own_template(raw: msgspec.Raw) -> None:
-    if raw == ABSENT:
-        return
-    arguments = within("chat_template_kwargs", partial(decoded, _ARGUMENTS), raw)
-    if arguments is not None and arguments.chat_template != ABSENT:
+def refuse_own_template(raw: msgspec.Raw) -> None:
+    """`raw`: the arguments of the template, which every route may have. Raises PromptError."""
+    arguments: dict[str, Any] | None = within("chat_template_kwargs", partial(decoded, raw, TemplateArguments))
+    if arguments is not None and "chat_template" in arguments:
         raise unsupported("chat_template_kwargs.chat_template", "a template of one's own hides how long a prompt gets")
 
 
-def _with_tools(tools: msgspec.Raw, functions: msgspec.Raw = ABSENT) -> Weight:
-    """Tools that the engine runs by itself would go on after the answer. Raises PromptError."""
-    listed = None if tools == ABSENT else within("tools", partial(decoded, _LISTED), tools)
+def chat_prompts(body: Chat, fields: Values, cost: MediaCost) -> tuple[PromptSize, ...]:
+    """The one prompt of a chat. Raises PromptError."""
+    weight = Weight(cost)
+    if "chat_template_kwargs" in fields or "documents" in fields:
+        weight.size += len(bytes(body.documents)) + len(bytes(body.chat_template_kwargs))
+    before = b""
+    if "tools" in fields or "functions" in fields:
+        weight.add(_tools("tools", body.tools) + _instructions(body.functions))
+        before = bytes(body.tools) + bytes(body.functions)
+    _weigh_items(weight, fields, "messages", body.messages)
+    return (_conversation(weight, fields, "messages", before, body.messages),)
+
+
+def chats_prompts(body: Chat, fields: Values, cost: MediaCost) -> tuple[PromptSize, ...]:
+    """The prompts of a batch of chats: a list of lists of messages. Raises PromptError."""
+    prompts: list[PromptSize] = []
+    parts = PartCount()
+
+    def weigh(raw: msgspec.Raw) -> None:
+        weight = Weight(cost, parts)
+        weight.items(decoded(raw, list[dict[str, Any]]))
+        weight.size += len(bytes(body.documents)) + len(bytes(body.chat_template_kwargs))
+        prompts.append(_conversation(weight, fields, "messages", b"", raw))
+
+    within("messages", lambda: each(weigh, several(elements(body.messages))))
+    return tuple(prompts)
+
+
+def message_prompts(body: Messages, fields: Values, cost: MediaCost) -> tuple[PromptSize, ...]:
+    """The one prompt of Anthropic's messages. Raises PromptError."""
+    weight = Weight(cost)
+    weight.size += len(bytes(body.chat_template_kwargs))
+    weight.add(_tools("tools", body.tools))
+    if "system" in fields:
+        system = field_value(fields, "system", body.system, str | list[dict[str, Any] | str] | None)
+        within("system", partial(weight.content, system))
+    _weigh_items(weight, fields, "messages", body.messages)
+    return (_conversation(weight, fields, "messages", bytes(body.tools) + bytes(body.system), body.messages),)
+
+
+def response_prompts(body: Responses, fields: Values, cost: MediaCost) -> tuple[PromptSize, ...]:
+    """The one prompt of a response. Raises PromptError."""
+    weight = Weight(cost)
+    weight.size += len(bytes(body.chat_template_kwargs))
+    instructions = body.instructions or ""
+    weight.add(_tools("tools", body.tools))
+    weight.text(instructions)
+    if bytes(body.input).startswith(b'"'):
+        weight.text(decoded(body.input, str))
+    else:
+        _weigh_items(weight, fields, "input", body.input)
+    return (_conversation(weight, fields, "input", bytes(body.tools) + instructions.encode(), body.input),)
+
+
+def completion_prompts(body: Completion, fields: Values, cost: MediaCost) -> tuple[PromptSize, ...]:
+    """The prompts of a completion: a text, token ids, or a list of either. Raises PromptError."""
+    return _texts(fields, "prompt", body.prompt, cost, body.suffix or "")
+
+
+def pooled_prompts(body: Pooled, fields: Values, cost: MediaCost) -> tuple[PromptSize, ...]:
+    """The prompts of an embedding: a text, token ids, a list of either, or a chat. Raises PromptError."""
+    name, raw = ("input", body.input) if body.messages == ABSENT else ("messages", body.messages)
+    if (body.input == ABSENT) is (body.messages == ABSENT):
+        raise PromptError(
+            "or `messages` must be there, and not both: send a text, token ids, or a list of either", name
+        )
+    if name == "input" and not _HOLDS_OBJECTS.match(raw):
+        return _texts(fields, name, raw, cost)
+    weight = Weight(cost)
+    weight.size += len(bytes(body.chat_template_kwargs))
+    _weigh_items(weight, fields, name, raw)
+    return (_conversation(weight, fields, name, b"", raw),)
+
+
+def _texts(fields: Values, name: str, raw: msgspec.Raw, cost: MediaCost, suffix: str = "") -> tuple[PromptSize, ...]:
+    """The prompts that a field holds: a text, token ids, or a list of either."""
+
+    def prompt(one: msgspec.Raw) -> PromptSize:
+        text = bytes(one)
+        if TOKEN_IDS.fullmatch(text):
+            return PromptSize(len(text), len(text), Tokens(text.count(b",") + 1 + text_size(suffix)))
+        weight = Weight(cost)
+        weight.text(decoded(one, str))
+        weight.add(text_size(suffix))
+        return _prompt(weight, fields, name, text)
+
+    def prompts() -> list[PromptSize]:
+        if bytes(raw).startswith(b'"') or TOKEN_IDS.fullmatch(raw):
+            return [prompt(raw)]
+        found: list[PromptSize] = []
+        each(lambda one: found.append(prompt(one)), several(elements(raw)))
+        return found
+
+    return tuple(within(name, prompts))
+
+
+def several(given: list[_T]) -> list[_T]:
+    """The same list, of which each is a prompt. Raises PromptError where there are none or too many."""
+    if not 1 <= len(given) <= MAX_PROMPTS:
+        raise PromptError(f"has {len(given)} prompts: send 1 to {MAX_PROMPTS}, split a longer list")
+    return given
+
+
+def field_value(fields: Values, name: str, raw: msgspec.Raw, kind: Any) -> Any:
+    """The value of a field, of type `kind` unless it holds an object. Raises PromptError."""
+    value = fields[name]
+    if type(value) is dict or (type(value) is list and value and type(value[0]) is dict):
+        return value
+    return within(name, partial(decoded, raw, kind))
+
+
+def _weigh_items(weight: Weight, fields: Values, name: str, raw: msgspec.Raw) -> None:
+    items = fields[name]
+    if type(items) is not list or not items or type(items[0]) is not dict:
+        items = field_value(fields, name, raw, list[dict[str, Any]])
+    try:
+        weight.items(items)
+    except PromptError as error:
+        raise error.within(name) from error
+
+
+def _tools(name: str, raw: msgspec.Raw) -> int:
+    """Bytes of the tools. Those that the engine runs by itself would go on after the answer. Raises PromptError."""
+    if raw == ABSENT:
+        return 0
+    listed: list[Tool] | None = within(name, partial(decoded, raw, list[Tool] | None))
     for place, tool in enumerate(listed or ()):
         if tool.type is not None and tool.type not in _TOOLS:
-            raise unsupported(f"tools[{place}].type", f"a tool of type {tool.type!r} runs beside the answer")
-    given = [bytes(each) for each in (tools, functions) if bytes(each) not in _NOTHING]
-    weight = Weight()
-    weight.add(sum(map(len, given)) + INSTRUCTIONS_SIZE * bool(given))
-    return weight
+            raise unsupported(f"{name}[{place}].type", f"a tool of type {tool.type!r} runs beside the answer")
+    return _instructions(raw)
 
 
-def _conversation(weight: Weight) -> PromptSize:
+def _instructions(raw: msgspec.Raw) -> int:
+    text = bytes(raw)
+    return 0 if text in _NOTHING else len(text) + INSTRUCTIONS_SIZE
+
+
+def _conversation(weight: Weight, fields: Values, name: str, before: bytes, raw: msgspec.Raw) -> PromptSize:
+    """`before`: what stands before the messages `raw` in the prompt."""
     weight.add(TEMPLATE_SIZE)
-    return PromptSize(weight.size, min(weight.size, weight.sure))
+    return _prompt(weight, fields, name, before + bytes(raw))
+
+
+def _prompt(weight: Weight, fields: Values, name: str, text: bytes) -> PromptSize:
+    """`text`: what its chain runs over; of it the field `name`, and a text for the system, are not in the seed."""
+    hashes: tuple[int, ...] = ()
+    if len(text) >= CHUNK_BYTES and not weight.media:
+        hashes = chain(_seed(fields, name), text)
+    return PromptSize(
+        weight.size,
+        min(weight.size, weight.sure),
+        None,
+        Tokens(weight.media),
+        density(weight.longest),
+        hashes,
+        len(text) if hashes else 0,
+    )
+
+
+def _seed(fields: Values, name: str) -> bytes:
+    """All that may shape the prompt before its text. Tools are in both, as one that differs at its end may differ from
+    the beginning of the prompt on."""
+    apart = (name, "system", "instructions")
+    return _ENCODER.encode(
+        {key: value for key, value in fields.items() if key not in _LEAVE_PROMPTS_ALONE and key not in apart}
+    )

@@ -1,101 +1,198 @@
-"""Bytes of a prompt to tokens: a cautious line over what the engine counted in the tenant's earlier prompts.
+"""Bytes of a prompt to tokens: what the engine counted in earlier prompts like it.
 
-Decides the estimate: tokens = what templates add + bytes × ratio. Pure.
+Decides the estimate, an upper bound, and how wrong the estimates are. Pure.
+
+Three figures, for three questions of the ledger (docs/accounting.md):
+
+* `estimate`, the usual one: the median of tokens per byte of this tenant's prompts of the same density and about the
+  same length. It is honest, not careful: half of the prompts have more. It needs no floor, since it admits alone only
+  where `most` would fit as well; in doubt the engine's tokenizer is asked.
+* `most`: one token for each byte, and what the template adds. A tokenizer of bytes cannot make more.
+* `worst`: the most tokens per byte that this model has ever shown, for when the tokenizer does not answer in time.
 
 Invariants:
 
-1. The ratio is never below MIN_RATIO, whatever was sent: nobody trains it low. It is never above MAX_RATIO: a tokenizer
-   of bytes cannot make more.
-2. Of the last WINDOW long and the last WINDOW short prompts, the worst counts: one dense prompt is enough to raise the
-   estimate, and each of them would be estimated at what it was, or more, as far as MAX_ADDED and MAX_RATIO allow.
-3. What one tenant sends never changes the estimate for another.
+1. estimate ≤ most and worst ≤ most. Where the client sent token ids all three are their number.
+2. What one tenant sends never changes the estimate for another. (What the template adds and the worst ratio belong to
+   the model, and only ever rise.)
+3. Nothing is learnt where bytes say nothing: from token ids, from prompts with images, audio or videos.
 4. The memory is bounded: MAX_KNOWN tenants, the one that has been silent longest is forgotten first.
 
-It does not know the prompts, and not the chat template: `prompts` counts bytes for it.
+It does not know the prompts, and not the chat template: `prompts` counts bytes for it. A tokenizer that rewrites its
+text first (NFKC makes 33 bytes of one sign of three) can pass `most`.
 """
 
 from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_left
 from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from kvquota_api.amounts import Tokens
 from kvquota_api.pod_config import MAX_TENANTS
+from kvquota_sidecar.estimate.density import CLASSES
+from kvquota_sidecar.estimate.prompts import PromptSize
 
-MIN_RATIO: Final = 0.3  # tokens per byte: English has 0.22-0.25, source code 0.3
-MAX_RATIO: Final = 1.0  # tokens per byte
+FIRST_RATIO: Final = 0.3  # tokens per byte before anything is learnt: English has 0.22-0.25, source code 0.25-0.3
+WORST_FIRST: Final = 0.5  # tokens per byte: JSON has 0.35-0.45; denser texts (base64, digits) have to be seen once
 LONG: Final = 512  # bytes: from here on a prompt tells of its text, below it rather of what the template adds
 MAX_ADDED: Final = 512  # tokens: the longest system prompt that a known chat template adds by itself has 430
-WINDOW: Final = 64  # prompts: with two windows 2 KiB for each of up to 10,000 tenants
 MAX_KNOWN: Final = MAX_TENANTS
+WINDOW: Final = 64  # errors of one tenant that are kept: 256 bytes for each of up to 10,000 tenants
+WINDOW_OF_ALL: Final = 512  # of all tenants together
+# Bytes up to which a prompt is of one length: the shorter, the more of its tokens are the template's.
+_LENGTHS: Final = (192, 384, 1024, 4096)
+_FIRST_STEP: Final = 0.5  # how far one prompt moves a median that it has founded with one other, as a factor
+_LAST_STEP: Final = 0.03  # and one that many have told of: smaller than the errors, so that the median stands still
+_MANY: Final = 255
+_HIGHEST: Final = float(MAX_ADDED)  # tokens per byte: what a template adds to a prompt of one byte
+
+
+@dataclass(frozen=True, slots=True)
+class EstimateError:
+    """|estimate − true| / true over the last `count` prompts: the median and the 90th percentile."""
+
+    p50: float
+    p90: float
+    count: int
 
 
 class Ratios:
-    """What is learnt of each tenant."""
+    """What is learnt of one model and of each tenant."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, _Line] = OrderedDict()
-
-    def estimate(self, tenant: str, size: int) -> Tokens:
-        """Tokens of a prompt of `size` bytes of this tenant, at least 1, rounded up."""
-        line = self._known.get(tenant)
-        added, ratio = (0, MIN_RATIO) if line is None else line.added_and_ratio()
-        return Tokens(max(1, added + math.ceil(size * ratio)))
-
-    def learn(self, tenant: str, size: int, tokens: Tokens) -> None:
-        """The engine counted `tokens` in a prompt of `size` bytes. Nothing is learnt from an empty prompt."""
-        if size <= 0:
-            return
-        self._known.setdefault(tenant, _Line()).see(size, tokens)
-        self._known.move_to_end(tenant)
-        if len(self._known) > MAX_KNOWN:
-            self._known.popitem(last=False)
-
-
-class _Line:
-    """The last prompts of one tenant, and the line over them."""
-
-    __slots__ = ("_added", "_long", "_ratio", "_short")
-
-    def __init__(self) -> None:
-        self._long = _Window()
-        self._short = _Window()
+        self._known: OrderedDict[str, _Tenant] = OrderedDict()
+        self._errors = _Errors(WINDOW_OF_ALL)
+        self._worst = WORST_FIRST
         self._added = 0
-        self._ratio: float | None = MIN_RATIO  # None: not of these windows
 
-    def see(self, size: int, tokens: int) -> None:
-        (self._long if size >= LONG else self._short).keep(size, min(tokens, size + MAX_ADDED))
-        self._ratio = None
+    def estimate(self, tenant: str, prompt: PromptSize) -> Tokens:
+        """Tokens of a prompt of this tenant, at least 1."""
+        if prompt.tokens is not None:
+            return prompt.tokens
+        known = self._known.get(tenant)
+        ratio = FIRST_RATIO if known is None else known.ratio(prompt.size, prompt.density)
+        return self._bounded(prompt, round(prompt.size * ratio))
 
-    def added_and_ratio(self) -> tuple[int, float]:
-        """Tokens that are added to every prompt, and tokens per byte."""
-        if self._ratio is None:
-            beyond = max((tokens - size * MIN_RATIO for size, tokens in self._short.pairs()), default=0.0)
-            self._added = math.ceil(min(MAX_ADDED, max(0.0, beyond)))
-            steepest = max(((tokens - self._added) / size for size, tokens in self._long.pairs()), default=0.0)
-            self._ratio = min(MAX_RATIO, max(MIN_RATIO, steepest))
-        return self._added, self._ratio
+    def most(self, prompt: PromptSize) -> Tokens:
+        """Tokens that a prompt has at most."""
+        if prompt.tokens is not None:
+            return prompt.tokens
+        return Tokens((prompt.size + self._added or 1) + prompt.media)
+
+    def worst(self, prompt: PromptSize) -> Tokens:
+        """Tokens of a prompt if its text is as dense as the densest that this model has ever read."""
+        if prompt.tokens is not None:
+            return prompt.tokens
+        return self._bounded(prompt, self._added + math.ceil(prompt.size * self._worst))
+
+    def learn(self, tenant: str, prompts: Sequence[PromptSize], tokens: Tokens) -> None:
+        """The engine counted `tokens` in all `prompts` of a request together."""
+        for each in prompts:
+            if each.tokens is not None or each.media or each.sure <= 0:
+                return
+        if len(prompts) == 1:
+            self._learn(tenant, prompts[0], tokens)
+        elif prompts:
+            self._learn(tenant, _mean(prompts), tokens // len(prompts))
+
+    def _learn(self, tenant: str, prompt: PromptSize, tokens: int) -> None:
+        known = self._known.get(tenant)
+        if known is None:
+            known = self._known[tenant] = _Tenant()
+            if len(self._known) > MAX_KNOWN:
+                self._known.popitem(last=False)
+        else:
+            self._known.move_to_end(tenant)
+        error = abs(self.estimate(tenant, prompt) - tokens) / (tokens or 1)
+        known.learn(prompt, min(tokens / prompt.sure, _HIGHEST))
+        known.errors.keep(error)
+        self._errors.keep(error)
+        if tokens > prompt.size + self._added:
+            self._added = min(tokens - prompt.size, MAX_ADDED)
+        if prompt.sure >= LONG and tokens > prompt.sure * self._worst:
+            self._worst = min(1.0, tokens / prompt.sure)
+
+    def error(self, tenant: str | None = None) -> EstimateError | None:
+        """How wrong the estimates for a tenant were, or for all (None). None where nothing was learnt of it yet."""
+        if tenant is None:
+            return self._errors.summary()
+        known = self._known.get(tenant)
+        return None if known is None else known.errors.summary()
+
+    def _bounded(self, prompt: PromptSize, tokens: int) -> Tokens:
+        return Tokens(min(tokens or 1, prompt.size + self._added or 1) + prompt.media)
 
 
-class _Window:
-    """The bytes and the tokens of the last WINDOW prompts."""
+class _Tenant:
+    """The medians of one tenant, one for each density and length, and the errors of its estimates."""
 
-    __slots__ = ("_next", "_sizes", "_tokens")
+    __slots__ = ("_medians", "_seen", "errors")
 
     def __init__(self) -> None:
-        self._sizes = array("q")
-        self._tokens = array("q")
+        self._medians = array("f", bytes(4 * CLASSES * (len(_LENGTHS) + 1)))
+        self._seen = bytearray(CLASSES * (len(_LENGTHS) + 1))
+        self.errors = _Errors(WINDOW)
+
+    def ratio(self, size: int, density: int) -> float:
+        """Tokens per byte of prompts like it: of the nearest density and length that is known."""
+        place = bisect_left(_LENGTHS, size) * CLASSES + density
+        if self._seen[place]:
+            return self._medians[place]
+        return self._nearest(*divmod(place, CLASSES))
+
+    def _nearest(self, length: int, density: int) -> float:
+        def distance(place: int) -> tuple[int, int, int]:
+            other_length, other_density = divmod(place, CLASSES)
+            return abs(other_density - density) + 2 * abs(other_length - length), -other_length, other_density
+
+        known = [place for place, seen in enumerate(self._seen) if seen]
+        return self._medians[min(known, key=distance)] if known else FIRST_RATIO
+
+    def learn(self, prompt: PromptSize, found: float) -> None:
+        """`found`: its tokens per byte."""
+        place = bisect_left(_LENGTHS, prompt.size) * CLASSES + prompt.density
+        seen, median = self._seen[place], self._medians[place]
+        if not seen:
+            self._medians[place] = found
+        else:
+            step = 1 + max(_LAST_STEP, _FIRST_STEP / seen)
+            self._medians[place] = min(found, median * step) if found > median else max(found, median / step)
+        if seen < _MANY:
+            self._seen[place] = seen + 1
+
+
+class _Errors:
+    """The last errors, as fractions."""
+
+    __slots__ = ("_kept", "_next", "_size")
+
+    def __init__(self, size: int) -> None:
+        self._kept = array("f")
         self._next = 0
+        self._size = size
 
-    def keep(self, size: int, tokens: int) -> None:
-        if len(self._sizes) < WINDOW:
-            self._sizes.append(size)
-            self._tokens.append(tokens)
+    def keep(self, error: float) -> None:
+        if len(self._kept) < self._size:
+            self._kept.append(error)
             return
-        self._sizes[self._next], self._tokens[self._next] = size, tokens
-        self._next = (self._next + 1) % WINDOW
+        self._kept[self._next] = error
+        self._next = (self._next + 1) % self._size
 
-    def pairs(self) -> zip[tuple[int, int]]:
-        return zip(self._sizes, self._tokens, strict=True)
+    def summary(self) -> EstimateError | None:
+        if not self._kept:
+            return None
+        ordered = sorted(self._kept)
+        return EstimateError(ordered[len(ordered) // 2], ordered[len(ordered) * 9 // 10], len(ordered))
+
+
+def _mean(prompts: Sequence[PromptSize]) -> PromptSize:
+    """One prompt for all of a list."""
+    size, sure = (
+        sum(sizes) // len(prompts) for sizes in zip(*((each.size, each.sure) for each in prompts), strict=True)
+    )
+    return PromptSize(size, max(1, sure), density=max(prompts, key=lambda each: each.size).density)

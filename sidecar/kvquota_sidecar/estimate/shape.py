@@ -18,61 +18,95 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
 from kvquota_api.amounts import Tokens
-from kvquota_sidecar.estimate.bodies import Body, Chat, Completion, Messages, Responses
+from kvquota_api.pod_config import MediaCost
+from kvquota_sidecar.estimate.bodies import Body, Chat, Completion, Messages, Pooled, Rerank, Responses, Score
+from kvquota_sidecar.estimate.pairs import rerank_prompts, score_prompts
 from kvquota_sidecar.estimate.prompts import (
     PromptSize,
     chat_prompts,
+    chats_prompts,
     completion_prompts,
     message_prompts,
+    pooled_prompts,
+    refuse_own_template,
     response_prompts,
 )
-from kvquota_sidecar.estimate.scan import MAX_DEPTH, Fields, ScanError, scan
+from kvquota_sidecar.estimate.reading import read_object
+from kvquota_sidecar.estimate.scan import MAX_DEPTH, ScanError
 from kvquota_sidecar.estimate.weighing import PromptError
 from kvquota_sidecar.refusals import Code, Refusal, refuse
 
 __all__ = ["ROUTES", "PromptSize", "Shape", "read_shape"]
 
+Kind = Literal["Generate", "Pool"]
+Engine = Literal["vLLM", "SGLang", "LlamaCpp", "TensorRTLLM", "OpenAI"]
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """`model`: "" where the client named none. `copies`: outputs of each prompt, at least 1.
 
-    `output_limit`: tokens of each sequence, None where the client set none. `cache_salt`: the client's own, "" for
-    none. `include_usage`: whether the client itself asked for usage in the stream. `fields`: where the top-level
-    fields stand in the body, for `edited`.
+class Shape(msgspec.Struct, frozen=True):
+    """`kind`: Pool makes no output. `model`: "" where the client named none. `copies`: outputs of each prompt, at least
+    1. `output_limit`: tokens of each sequence, as this engine will use it; None where there is none but the context.
+    `cache_salt`: the client's own, "" for none. `priority`: the client's own, as JSON; empty for none. `include_usage`:
+    whether the client itself asked for usage in the stream. `fields`: the names of the body's top-level fields, for
+    `edited`.
     """
 
+    kind: Kind
     model: str
     stream: bool
     prompts: tuple[PromptSize, ...]
     copies: int
     output_limit: Tokens | None
     cache_salt: str
+    priority: bytes
     include_usage: bool
-    fields: Fields
+    fields: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class _Route:
-    """`limit`: the output limit of a body; `unsupported`: fields that are refused unless they are null or false."""
+    """`limit`: the output limit of a body on an engine. `copies`: its outputs of each prompt. `unsupported`: what is
+    refused unless it is null or false."""
 
-    body: type[Body]
-    prompts: Callable[[Any], tuple[PromptSize, ...]]
-    limit: Callable[[Any], int | None]
+    decoder: msgspec.json.Decoder[Any]
+    prompts: Callable[[Any, Mapping[str, Any], MediaCost], tuple[PromptSize, ...]]
+    limit: Callable[[Any, Engine], int | None]
     unsupported: Mapping[str, str]
+    copies: Callable[[Any], int]
+    kind: Kind = "Generate"
 
 
-def _chat_limit(body: Chat) -> int | None:
-    """Engines differ in which of the two they take, so the larger counts."""
-    given = [each for each in (body.max_completion_tokens, body.max_tokens) if each is not None]
-    return max(given, default=None)
+def _chat_limit(body: Chat, engine: Engine) -> int | None:
+    """vLLM takes the new name where there is one; of other engines it is not known, so the larger counts."""
+    new, old = body.max_completion_tokens, body.max_tokens
+    if new is None or old is None:
+        return old if new is None else new
+    return new if engine == "vLLM" else max(new, old)
 
 
+def _completion_limit(body: Completion, engine: Engine) -> int | None:
+    """vLLM 0.32 makes 16 tokens where a completion sets no limit, while a chat may fill the context."""
+    return 16 if engine == "vLLM" and body.max_tokens is None else body.max_tokens
+
+
+def _copies(body: Chat | Completion) -> int:
+    """`best_of` runs more than it returns, where an engine has it; beams are as many as `n`."""
+    return max(body.n or 1, body.best_of or 1)
+
+
+def _pooling(
+    prompts: Callable[[Any, Mapping[str, Any], MediaCost], tuple[PromptSize, ...]], body: type[Body]
+) -> _Route:
+    """It makes no output."""
+    unsupported = {**_UNSUPPORTED, "data": "what a plugin of the engine makes of it is not known"}
+    return _Route(msgspec.json.Decoder(body), prompts, lambda *_: 0, unsupported, lambda _: 1, "Pool")
+
+
+NO_MEDIA: Final = MediaCost()
 _OUTLIVES: Final = "what is kept after the answer cannot be accounted"
 _HIDES: Final = "it hides how much the request takes"
 _UNSUPPORTED: Final = {
@@ -84,24 +118,56 @@ _UNSUPPORTED: Final = {
     "ec_transfer_params": _OUTLIVES,
     "prompt_embeds": _HIDES,
     "chat_template": "a template of one's own hides how long a prompt gets",
+    "mm_processor_kwargs": "it changes how many tokens an image takes",
+    "media_io_kwargs": "it changes how many tokens a video takes",
+    # SGLang's and llama.cpp's own.
+    "session_params": _OUTLIVES,
+    "bootstrap_room": _OUTLIVES,
+    "id_slot": "which slot is free only the engine knows",
     "n_predict": "use max_tokens, which every engine reads in the same way",
+    "n_cmpl": "use n, which every engine reads in the same way",
+}
+_CHATS: Final = msgspec.json.Decoder(Chat)
+_ROUTES: Final = {
+    "/v1/chat/completions": _Route(_CHATS, chat_prompts, _chat_limit, _UNSUPPORTED, _copies),
+    "/v1/chat/completions/batch": _Route(
+        _CHATS,
+        chats_prompts,
+        _chat_limit,
+        {**_UNSUPPORTED, "tools": "a batch of chats takes none", "functions": "a batch of chats takes none"},
+        _copies,
+    ),
+    "/v1/completions": _Route(
+        msgspec.json.Decoder(Completion), completion_prompts, _completion_limit, _UNSUPPORTED, _copies
+    ),
+    "/v1/messages": _Route(
+        msgspec.json.Decoder(Messages), message_prompts, lambda body, _: body.max_tokens, _UNSUPPORTED, lambda _: 1
+    ),
+    "/v1/responses": _Route(
+        msgspec.json.Decoder(Responses),
+        response_prompts,
+        lambda body, _: body.max_output_tokens,
+        {**_UNSUPPORTED, "prompt": _HIDES, "previous_input_messages": _HIDES},
+        lambda _: 1,
+    ),
+    "/v1/embeddings": _pooling(pooled_prompts, Pooled),
+    "/pooling": _pooling(pooled_prompts, Pooled),
+    "/classify": _pooling(pooled_prompts, Pooled),
+    "/rerank": _pooling(rerank_prompts, Rerank),
+    "/score": _pooling(score_prompts, Score),
 }
 ROUTES: Final[Mapping[str, _Route]] = MappingProxyType(
-    {
-        "/v1/chat/completions": _Route(Chat, chat_prompts, _chat_limit, _UNSUPPORTED),
-        "/v1/completions": _Route(Completion, completion_prompts, lambda body: body.max_tokens, _UNSUPPORTED),
-        "/v1/messages": _Route(Messages, message_prompts, lambda body: body.max_tokens, _UNSUPPORTED),
-        "/v1/responses": _Route(
-            Responses, response_prompts, lambda body: body.max_output_tokens, {**_UNSUPPORTED, "prompt": _HIDES}
-        ),
-    }
+    {**_ROUTES, "/v1/rerank": _ROUTES["/rerank"], "/v2/rerank": _ROUTES["/rerank"], "/v1/score": _ROUTES["/score"]}
 )
 
 
-def read_shape(route: str, body: bytes) -> Shape | Refusal:
-    """The shape of `body`, sent to `route`, which is one of ROUTES; a refusal where it cannot be read or accounted."""
+def read_shape(route: str, body: bytes, media: MediaCost = NO_MEDIA, engine: Engine = "OpenAI") -> Shape | Refusal:
+    """The shape of `body`, sent to `route`, which is one of ROUTES; a refusal where it cannot be read or accounted.
+
+    `media`: what images, audio and videos cost. `engine`: whose reading of the limits counts.
+    """
     try:
-        return _read(ROUTES[route], body)
+        return _read(ROUTES[route], body, media, engine)
     except PromptError as error:
         return refuse(error.code, str(error), param=error.param)
     except (ScanError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -129,33 +195,38 @@ def _missing(reason: str) -> str | None:
     return reason.split("`")[1] if "missing required field" in reason else None
 
 
-def _read(route: _Route, text: bytes) -> Shape | Refusal:
-    text.decode()
-    body = msgspec.json.decode(text, type=route.body)
-    fields = scan(text)
-    for name, reason in route.unsupported.items():
-        if _value(text, fields, name) not in {b"", b"null", b"false"}:
-            return _unsupported(name, reason)
-    return _shape(route, body, fields)
-
-
-def _value(text: bytes, fields: Fields, name: str) -> bytes:
-    field = fields.by_name.get(name)
-    return b"" if field is None else text[field.value : field.end]
-
-
-def _shape(route: _Route, body: Body, fields: Fields) -> Shape:
-    limit, options = route.limit(body), body.stream_options
+def _read(route: _Route, text: bytes, media: MediaCost, engine: Engine) -> Shape | Refusal:
+    try:
+        fields = read_object(text)
+    except msgspec.ValidationError:
+        route.decoder.decode(text)  # says which of its fields it is, where it is one of them
+        raise
+    body = route.decoder.decode(text)
+    names = frozenset(fields)
+    if not names.isdisjoint(route.unsupported):
+        for name, reason in route.unsupported.items():
+            if not _is_off(fields.get(name)):
+                return _unsupported(name, reason)
+    if "chat_template_kwargs" in names:
+        refuse_own_template(body.chat_template_kwargs)
+    limit, options = route.limit(body, engine), body.stream_options
     return Shape(
-        model=body.model or "",
-        stream=bool(body.stream),
-        prompts=route.prompts(body),
-        copies=max(getattr(body, "n", None) or 1, getattr(body, "best_of", None) or 1),
-        output_limit=None if limit is None else Tokens(limit),
-        cache_salt=body.cache_salt or "",
-        include_usage=options is not None and bool(options.include_usage),
-        fields=fields,
+        route.kind,
+        body.model or "",
+        bool(body.stream),
+        route.prompts(body, fields, media),
+        route.copies(body),
+        None if limit is None else Tokens(limit),
+        body.cache_salt or "",
+        bytes(body.priority),
+        options is not None and bool(options.include_usage),
+        names,
     )
+
+
+def _is_off(value: object) -> bool:
+    """Whether a field is left out or switched off."""
+    return value is None or value is False or (type(value) is msgspec.Raw and bytes(value) in {b"null", b"false"})
 
 
 def _unsupported(name: str, reason: str) -> Refusal:

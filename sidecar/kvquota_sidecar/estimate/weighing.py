@@ -1,11 +1,13 @@
-"""How much text the messages of a body hold.
+"""How much text the messages of a body hold, and which images, audio and videos.
 
 Decides the bytes of messages and of their parts. Pure, and linear in the length of the body.
 
 Invariants:
 
 1. Whatever a client can put into a message is counted: its text as UTF-8, everything else as it stands in the JSON.
-2. What is not text (images, audio, stored items) is refused: its size in tokens does not follow from its bytes.
+2. An image, an audio or a video counts as the tokens that the pool's administrator has set for one of its kind, its own
+   bytes for nothing. Where none is set it is refused, and so is all else that is not text (files, stored items,
+   vectors): its tokens do not follow from its bytes.
 3. Of each body at most MAX_ITEMS messages and MAX_PARTS parts are looked at; more are refused.
 
 It does not know routes.
@@ -13,22 +15,31 @@ It does not know routes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from kvquota_sidecar.estimate.bodies import ABSENT
+from kvquota_api.pod_config import MediaCost
 from kvquota_sidecar.estimate.scan import TOKEN_IDS
 from kvquota_sidecar.refusals import Code
 
 MAX_ITEMS: Final = 4096  # messages of one body: each is four tokens at least, and agents of a day have some hundreds
 MAX_PARTS: Final = 4096  # of all messages of one body: clients send one to ten in a message
-_MARKS: Final = 16  # bytes: what a template puts around a message is 3 to 6 tokens
+_MARKS: Final = 20  # bytes: what a template puts around a message is 3 to 6 tokens, with the message's role
 _TEXTS: Final = frozenset(
     {"text", "input_text", "output_text", "refusal", "thinking", "redacted_thinking", "summary_text", "reasoning_text"}
 )
+# Type of a part -> its kind, and where the JSON of that kind holds the data, which is no text.
+_MEDIA: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "image_url": ("image", ("image_url",)),
+    "input_image": ("image", ("image_url",)),
+    "image": ("image", ("source",)),
+    "input_audio": ("audio", ("input_audio",)),
+    "audio_url": ("audio", ("audio_url",)),
+    "video_url": ("video", ("video_url",)),
+}
 _CALLS: Final = frozenset({"tool_use", "tool_result"})
 _ITEMS: Final = frozenset(
     {"message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"}
@@ -40,17 +51,13 @@ _KNOWN: Final = frozenset(
         "role", "summary", "thinking", "tool_call_id", "tool_calls", "tool_use_id",
     }
 )  # fmt: skip
+_PLAIN_MESSAGE: Final = frozenset({"role", "content"})
+_PLAIN_PART: Final = frozenset({"type", "text"})
 
-
-_NOTHING: Final = frozenset({b"", b"null"})
 Nesting = Literal["Never", "Once"]
-
+_CONTENTS: Final[tuple[tuple[str, Nesting], ...]] = (("content", "Once"), ("output", "Never"))
 _T = TypeVar("_T")
-_TEXT: Final = msgspec.json.Decoder(str)
-_KIND: Final = msgspec.json.Decoder(str | None)
-_LIST: Final = msgspec.json.Decoder(list[msgspec.Raw])
-_OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_OBJECTS: Final = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+_ENCODER: Final = msgspec.json.Encoder()
 
 
 class PromptError(ValueError):
@@ -71,110 +78,193 @@ class PromptError(ValueError):
         return PromptError(self.said, outer + self.param, self.code)
 
 
-class Weight:
-    """What was counted so far of one body. `size`: bytes that may reach the tokenizer. `sure`: those that do.
+class PartCount:
+    """How many parts were seen of one body."""
 
-    The methods raise PromptError with a `param` that begins at what they were given.
-    """
-
-    __slots__ = ("_parts", "size", "sure")
+    __slots__ = ("seen",)
 
     def __init__(self) -> None:
+        self.seen = 0
+
+
+class Weight:
+    """What was counted so far of one prompt.
+
+    `size`: bytes that may reach the tokenizer. `sure`: those that do. `media`: tokens of images, audio and videos.
+    `longest`: the longest single text. The methods raise PromptError; its `param` begins at what they were given.
+    """
+
+    __slots__ = ("_cost", "_parts", "longest", "media", "size", "sure")
+
+    def __init__(self, cost: MediaCost, parts: PartCount | None = None) -> None:
+        self._cost = cost
+        self._parts = parts
         self.size = 0
         self.sure = 0
-        self._parts = 0
+        self.media = 0
+        self.longest = ""
 
     def add(self, size: int) -> None:
         """`size` bytes that reach the tokenizer."""
         self.size += size
         self.sure += size
 
-    def items(self, raw: msgspec.Raw) -> None:
+    def text(self, text: str) -> None:
+        """A text that reaches the tokenizer."""
+        size = len(text) if text.isascii() else len(text.encode())
+        self.size += size
+        self.sure += size
+        if len(text) > len(self.longest):
+            self.longest = text
+
+    def items(self, items: Any) -> None:
         """A list of messages, or of items beside messages."""
-        items = elements(raw)
+        if type(items) is not list:
+            items = converted(items, list[Any])
         if len(items) > MAX_ITEMS:
             raise PromptError(f"has {len(items)} messages and at most {MAX_ITEMS} are taken: leave older ones out")
-        _each(self._item, items)
+        size, longest = _MARKS * len(items), ""
+        for place, item in enumerate(items):
+            try:  # most messages are a role and a text
+                content, role = item["content"], item["role"]
+                is_plain = len(item) == 2 and type(content) is str and type(role) is str
+            except (KeyError, TypeError):
+                is_plain = False
+            if not is_plain:
+                within(f"[{place}]", partial(self._item, item))
+                continue
+            size += len(role) + (len(content) if content.isascii() else len(content.encode()))
+            if len(content) > len(longest):
+                longest = content
+        self.add(size)
+        if len(longest) > len(self.longest):
+            self.longest = longest
 
-    def content(self, raw: msgspec.Raw, *, may_nest: Nesting = "Never") -> None:
-        """A text, a list of parts, or nothing. `may_nest`: whether a part may have a content of its own."""
-        text = bytes(raw)
-        if text in _NOTHING:
+    def content(self, content: Any, nesting: Nesting = "Never") -> None:
+        """A text, a list of parts, or nothing. `nesting`: whether a part may have a content of its own."""
+        if content is None:
             return
-        if text.startswith(b'"'):
-            self.add(text_size(raw))
+        if type(content) is str:
+            self.text(content)
             return
-        parts = elements(raw)
-        self._parts += len(parts)
-        if self._parts > MAX_PARTS:
+        if type(content) is not list:
+            content = converted(content, list[Any])
+        self._parts = parts = self._parts or PartCount()
+        parts.seen += len(content)
+        if parts.seen > MAX_PARTS:
             raise PromptError(f"is one of too many: at most {MAX_PARTS} parts are taken in all. Join or leave out some")
-        _each(self._nesting_part if may_nest == "Once" else self._part, parts)
+        each(self._nesting_part if nesting == "Once" else self.part, content)
 
-    def _item(self, raw: msgspec.Raw) -> None:
-        """Its JSON stands for the marks that a template puts around it."""
-        fields = _fields(raw)
-        kind = _kind(fields)
-        if kind is not None and kind not in _ITEMS:
-            raise _no_text(kind)
-        self.sure += _MARKS
-        self._beside(raw, fields, ("content", "output"))
-        within(".content", partial(self.content, may_nest="Once"), fields.get("content", ABSENT))
-        within(".output", self.content, fields.get("output", ABSENT))
-
-    def _nesting_part(self, raw: msgspec.Raw) -> None:
-        fields = {} if bytes(raw).startswith(b'"') else _fields(raw)
-        if _kind(fields) not in _CALLS:
-            self._part(raw)
+    def part(self, part: Any) -> None:
+        """A text, or an object that says what it is."""
+        if type(part) is str:
+            self.text(part)
             return
-        self._beside(raw, fields, ("content",))
-        within(".content", self.content, fields.get("content", ABSENT))
-
-    def _part(self, raw: msgspec.Raw) -> None:
-        if bytes(raw).startswith(b'"'):
-            self.add(text_size(raw))
-            return
-        fields = _fields(raw)
+        fields = _object(part)
         kind = _kind(fields)
         if kind not in _TEXTS:
+            self._medium(kind, fields)
+            return
+        self.add(len(kind))
+        if fields.keys() != _PLAIN_PART:
+            self._beside(fields, ("type", "text"))
+        text = fields.get("text")
+        if type(text) is str:
+            self.text(text)
+        else:
+            self.add(len(_ENCODER.encode(text)))
+
+    def _item(self, item: Any) -> None:
+        fields = _object(item)
+        role = fields.get("role")
+        self.add(len(role) if type(role) is str else len(_ENCODER.encode(role)))
+        if fields.keys() != _PLAIN_MESSAGE:
+            kind = _kind(fields)
+            if kind is not None and kind not in _ITEMS:
+                raise _no_text(kind)
+            self._beside(fields, ("role", "content", "output"))
+        for name, nesting in _CONTENTS:
+            value = fields.get(name)
+            if type(value) is str:
+                self.text(value)
+            elif value is not None:
+                within(f".{name}", partial(self.content, value, nesting))
+
+    def _nesting_part(self, part: Any) -> None:
+        if type(part) is not dict or _kind(part) not in _CALLS:
+            self.part(part)
+            return
+        self._beside(part, ("content",))
+        within(".content", partial(self.content, part.get("content")))
+
+    def _medium(self, kind: str | None, fields: dict[str, Any]) -> None:
+        medium, apart = _MEDIA.get(kind or "", ("", ()))
+        if not medium:
             raise _no_text(kind)
-        self._beside(raw, fields, ("text",))
-        text = fields.get("text", ABSENT)
-        self.add(text_size(text) if bytes(text).startswith(b'"') else len(bytes(text)))
+        cost = getattr(self._cost, f"{medium}_tokens")
+        if cost is None:
+            raise unsupported(
+                ".type",
+                f"what a part of type {kind!r} takes is not known here; the administrator of the pool can set it in "
+                f"spec.model.media.{medium}Tokens of the ModelPool",
+            )
+        self.media += cost
+        self._beside(fields, ("type", *apart))
 
-    def _beside(self, raw: msgspec.Raw, fields: dict[str, msgspec.Raw], apart: tuple[str, ...]) -> None:
+    def _beside(self, fields: dict[str, Any], apart: tuple[str, ...]) -> None:
         """All of an object but the fields `apart`."""
-        self.size += len(bytes(raw)) - sum([len(bytes(fields[name])) for name in apart if name in fields])
-        self.sure += sum([len(bytes(value)) for name, value in fields.items() if name in _KNOWN])
+        for name, value in fields.items():
+            if name not in apart:
+                size = len(_ENCODER.encode(value))
+                self.size += size + len(name)
+                self.sure += size if name in _KNOWN else 0
 
 
-def text_size(raw: msgspec.Raw) -> int:
-    """Bytes of a JSON string as UTF-8. Raises PromptError where it is none."""
-    text = decoded(_TEXT, raw)
+def text_size(text: str) -> int:
+    """Bytes of a text as UTF-8."""
     return len(text) if text.isascii() else len(text.encode())
 
 
 def elements(raw: msgspec.Raw) -> list[msgspec.Raw]:
-    """The elements of a JSON list, of which `scan` has bounded all kinds but token ids. Raises PromptError."""
+    """The elements of a JSON list that `read_object` has bounded. Raises PromptError."""
     if TOKEN_IDS.fullmatch(raw):
-        decoded(_OBJECTS, raw)
-    return decoded(_LIST, raw)
+        decoded(raw, list[dict[str, Any]])
+    found: list[msgspec.Raw] = decoded(raw, list[msgspec.Raw])
+    return found
 
 
-def decoded(decoder: msgspec.json.Decoder[_T], raw: msgspec.Raw) -> _T:
-    """A JSON value of the decoder's type. Raises PromptError."""
+def decoded(raw: msgspec.Raw, kind: Any) -> Any:
+    """A JSON value of a type. Raises PromptError."""
     try:
-        return decoder.decode(raw)
+        return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
-        reason, _, path = str(error).partition(" - at `$")
-        raise PromptError(f"is not what this route takes: {reason}. Correct it.", path.rstrip("`")) from error
+        raise _mistyped(error) from error
 
 
-def within(outer: str, weigh: Callable[[msgspec.Raw], _T], raw: msgspec.Raw) -> _T:
-    """`weigh(raw)`, and where it raises PromptError the field is named from `outer` on."""
+def converted(value: Any, kind: Any) -> Any:
+    """The same for a value that is decoded already. Raises PromptError."""
     try:
-        return weigh(raw)
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise _mistyped(error) from error
+
+
+def within(outer: str, weigh: Callable[[], _T]) -> _T:
+    """`weigh()`, and where it raises PromptError the field is named from `outer` on."""
+    try:
+        return weigh()
     except PromptError as error:
         raise error.within(outer) from error
+
+
+def each(weigh: Callable[[Any], object], values: Iterable[Any]) -> None:
+    """`weigh` each, and where it raises PromptError the place is named."""
+    place = 0
+    try:
+        for place, value in enumerate(values):  # noqa: B007 - it is told where the loop breaks
+            weigh(value)
+    except PromptError as error:
+        raise error.within(f"[{place}]") from error
 
 
 def unsupported(param: str, reason: str) -> PromptError:
@@ -183,21 +273,19 @@ def unsupported(param: str, reason: str) -> PromptError:
     )
 
 
-def _each(weigh: Callable[[msgspec.Raw], None], raws: Iterable[msgspec.Raw]) -> None:
-    place = 0
-    try:
-        for place, raw in enumerate(raws):  # noqa: B007 - it is told where the loop breaks
-            weigh(raw)
-    except PromptError as error:
-        raise error.within(f"[{place}]") from error
+def _object(value: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = value if type(value) is dict else converted(value, dict[str, Any])
+    return fields
 
 
-def _fields(raw: msgspec.Raw) -> dict[str, msgspec.Raw]:
-    return decoded(_OBJECT, raw)
+def _kind(fields: dict[str, Any]) -> str | None:
+    kind: str | None = fields.get("type")
+    return kind if type(kind) is str else within(".type", partial(converted, kind, str | None))
 
 
-def _kind(fields: dict[str, msgspec.Raw]) -> str | None:
-    return within(".type", partial(decoded, _KIND), fields["type"]) if "type" in fields else None
+def _mistyped(error: msgspec.ValidationError) -> PromptError:
+    reason, _, path = str(error).partition(" - at `$")
+    return PromptError(f"is not what this route takes: {reason}. Correct it.", path.rstrip("`"))
 
 
 def _no_text(kind: str | None) -> PromptError:

@@ -1,4 +1,4 @@
-"""The chunked framing of a request body, taken off.
+"""The chunked framing of a body, taken off.
 
 Decides where the body ends and what its bytes are. Pure.
 
@@ -7,79 +7,90 @@ Invariants:
 1. The same bytes give the same body however they are split over calls.
 2. Lines end in CRLF, sizes are plain hexadecimal digits, extensions and trailers hold no control character; anything
    else is a fault (RFC 9112 section 7.1). Extensions and trailers are read and dropped.
-3. It holds no more than one line besides the body, and says so as a fault when that line, the body or the number of
-   chunks is too large.
+3. It holds no more than one line, and says so as a fault when that line, the body or the number of chunks is too large.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from typing import Final
 
 from kvquota_sidecar.proxy.head import Fault, are_fields
 
 _SIZE: Final = re.compile(rb"(?P<size>[0-9A-Fa-f]{1,12})[\t ]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
+# Bytes around the data of one chunk that comes by itself, as a token does: its size line, and two ends of lines.
+_OF_TWO_DIGITS: Final = 2 + 4
+_OF_THREE_DIGITS: Final = 3 + 4
+_MOST_OF_TWO_DIGITS: Final = 0xFF + _OF_TWO_DIGITS
 MAX_LINE_BYTES: Final = 8 * 1024  # a size with its extensions, or all trailers together; no client sends that much
 MAX_CHUNKS: Final = 16 * 1024  # 512 bytes each in a body of 8 MiB; clients send 4 KiB or more, each chunk costs 1 us
 _NOT_CHUNKED: Final = Fault(400, "The chunked body is malformed: a chunk's size, its end or a trailer cannot be read.")
 _TOO_MANY: Final = Fault(413, f"The request body comes in more than {MAX_CHUNKS} chunks: send larger ones.")
 
 
-class ChunkedBody:
-    """Feed it bytes; `done` turns True at the body's end, and `rest` is then what follows the body."""
+class Chunks:
+    """Feed it bytes, and it gives those of the body. `done` turns True at the body's end, and `rest` is then what
+    follows it; a `fault` is final. `max_bytes`, `max_chunks`: of a body.
+    """
 
-    def __init__(self, max_bytes: int) -> None:
+    __slots__ = (
+        "_after_data", "_chunks", "_in_trailers", "_max_bytes", "_max_chunks", "_missing", "_size", "_trailer_bytes",
+        "done", "fault", "rest",
+    )  # fmt: skip
+
+    def __init__(self, max_bytes: int = sys.maxsize, max_chunks: int = sys.maxsize) -> None:
         self._max_bytes = max_bytes
-        self._body = bytearray()
+        self._max_chunks = max_chunks
+        self._size = 0  # of the body so far
         self._chunks = 0
         self._missing = 0  # bytes of the current chunk's data that are still to come
         self._after_data = False
         self._in_trailers = False
         self._trailer_bytes = 0
-        self._pending = b""
-        self._at = 0  # in `_pending`: where the next line or data begins
+        self.rest = b""
         self.done = False
+        self.fault: Fault | None = None
 
-    @property
-    def rest(self) -> bytes:
-        return self._pending
+    def feed(self, data: bytes) -> bytes:
+        """Take more bytes."""
+        if not (self._missing or self.rest or self._after_data or self._in_trailers):
+            size = len(data) - (_OF_TWO_DIGITS if len(data) <= _MOST_OF_TWO_DIGITS else _OF_THREE_DIGITS)
+            line = b"%x\r\n" % size if size > 0 else b""
+            if line and data.startswith(line) and len(line) + size + 2 == len(data) and data.endswith(b"\r\n"):
+                self._chunks += 1
+                self._size += size
+                if self._size <= self._max_bytes and self._chunks <= self._max_chunks:
+                    return data[len(line) : -2]
+                self.fault = self._excess()
+                return b""
+        return self._walk(self.rest + data if self.rest else data)
 
-    def body(self) -> bytes:
-        """All data of the body so far."""
-        return bytes(self._body)
-
-    def feed(self, data: bytes) -> Fault | None:
-        """Take more bytes. A fault is final."""
-        self._pending += data
-        fault: Fault | None = None
-        while fault is None and not self.done and self._at < len(self._pending):
-            before = self._at
-            fault = self._step()
-            if self._at == before:
+    def _walk(self, data: bytes) -> bytes:
+        pieces: list[bytes] = []
+        at = 0
+        while self.fault is None and not self.done and at < len(data):
+            if self._missing:
+                piece = data[at : at + self._missing]
+                pieces.append(piece)
+                at += len(piece)
+                self._missing -= len(piece)
+                self._after_data = self._missing == 0
+                continue
+            end = data.find(b"\r\n", at)
+            if end < 0:
+                self.fault = self._wait_for_line(data[at:])
                 break
-        self._pending, self._at = self._pending[self._at :], 0
-        return fault
+            self.fault = self._take_line(data[at:end])
+            at = end + 2
+        self.rest = data[at:]
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _step(self) -> Fault | None:
-        if self._missing:
-            self._take_data()
-            return None
-        end = self._pending.find(b"\r\n", self._at)
-        if end < 0:
-            return self._wait_for_line(self._pending[self._at :])
-        line = self._pending[self._at : end]
-        self._at = end + 2
+    def _take_line(self, line: bytes) -> Fault | None:
         if self._after_data:
             self._after_data = False
             return _NOT_CHUNKED if line else None
         return self._take_trailer(line) if self._in_trailers else self._take_size(line)
-
-    def _take_data(self) -> None:
-        piece = self._pending[self._at : self._at + self._missing]
-        self._body += piece
-        self._at += len(piece)
-        self._missing -= len(piece)
-        self._after_data = self._missing == 0
 
     def _wait_for_line(self, part: bytes) -> Fault | None:
         bare = b"\n" in part or b"\r" in part[:-1]
@@ -92,10 +103,17 @@ class ChunkedBody:
             return _NOT_CHUNKED
         self._missing = int(match["size"], 16)
         self._in_trailers = self._missing == 0
+        return self._count(self._missing)
+
+    def _count(self, size: int) -> Fault | None:
         self._chunks += 1
-        if len(self._body) + self._missing > self._max_bytes:
+        self._size += size
+        return self._excess()
+
+    def _excess(self) -> Fault | None:
+        if self._size > self._max_bytes:
             return body_too_large(self._max_bytes)
-        return _TOO_MANY if self._chunks > MAX_CHUNKS else None
+        return _TOO_MANY if self._chunks > self._max_chunks else None
 
     def _take_trailer(self, line: bytes) -> Fault | None:
         if not line:

@@ -9,7 +9,8 @@ Invariants:
 4. A client that closes its half may still listen, and gets what it asked for. Whether it does, only sending tells: one
    that has gone answers with a reset. So it is sent an interim answer at once, where the protocol allows it.
 5. The bytes of a request count until whoever answers it has let go of them; what is refused is forgotten at once.
-6. After a fault, or an answer that came before its request was all here, the connection is closed without a reset: the
+6. A service that fails loses its connection, and its exchange, if there is one, hears that the client has gone.
+7. After a fault, or an answer that came before its request was all here, the connection is closed without a reset: the
    rest of what the client sends is read and dropped for a while, so that it gets to see the answer.
 """
 
@@ -22,28 +23,32 @@ from typing import Any, Final, Generic, cast
 
 from kvquota_sidecar.proxy import peers
 from kvquota_sidecar.proxy.answers import (
+    CHUNK,
     CONTINUE,
     LAST_CHUNK,
     Answer,
     Framing,
-    chunk,
     encode_answer,
     encode_head,
     with_date,
 )
-from kvquota_sidecar.proxy.head import Fault, Head, Headers
+from kvquota_sidecar.proxy.head import Fault, Head
 from kvquota_sidecar.proxy.hub import Hub
 from kvquota_sidecar.proxy.reading import Event, Request, RequestReader, Stage
 from kvquota_sidecar.proxy.service import ContextT, Ends, Exchange
 
 MAX_AHEAD_BYTES: Final = 64 * 1024  # of pipelined requests; more stay in the kernel's buffer
-PIECE_BYTES: Final = (
-    56  # that Python keeps for a piece of a body beside its content: the object and its place in a list
-)
+PIECE_BYTES: Final = 56  # that Python keeps for a piece of a body beside its content: an object, a place in a list
 
 
 class ClientConnection(asyncio.Protocol, Generic[ContextT]):
     """One connection. See the module's invariants; it is a `Client` to the exchange that answers."""
+
+    __slots__ = (
+        "_advancing", "_begun", "_context", "_ended", "_ends", "_exchange", "_framing", "_full", "_gone_at", "_head",
+        "_held", "_hub", "_leaving", "_owner", "_reader", "_reading", "_serving", "_stage", "_transport", "_unsent",
+        "deadline",
+    )  # fmt: skip
 
     def __init__(self, hub: Hub[ContextT]) -> None:
         self._hub = hub
@@ -89,7 +94,8 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
         if not self._serving:
             self._advance()
             self._check_held()
-        self._pause_if_ahead()
+        if self._reader.unread:
+            self._pause_if_ahead()
 
     def eof_received(self) -> bool:
         """Whether the connection stays open: for what is still to be answered."""
@@ -137,7 +143,9 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
             self._close()
         else:
             seconds = self._hub.patience.head if self._head is None else self._hub.patience.body
-            self._fail(Fault(408, f"The request was not complete within {seconds:g} s: send it faster."))
+            self._fail(
+                Fault(408, f"The request was not complete within {seconds:g} s: send it faster.", self._reader.path)
+            )
 
     def close_if_idle(self) -> None:
         """Close it if it is in no request."""
@@ -156,16 +164,18 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
         self._exchange = exchange
 
     def let_go(self) -> None:
-        self._keep(0)
+        if self._held:
+            self._keep(0)
         self._owner = None
-        self._keep(self._reader.unread)
+        if self._reader.unread:
+            self._keep(self._reader.unread)
 
     def answer(self, answer: Answer) -> None:
         close = self._closes_after()
         self._send(encode_answer(answer, self._hub.date(), close=close, bodiless=self._is_bodiless()))
         self._answered(close=close)
 
-    def begin(self, status: int, headers: Headers, length: int | None) -> None:
+    def begin(self, status: int, fields: bytes, length: int | None) -> None:
         if self._is_bodiless():
             self._framing = "Bodiless"
         elif length is not None:
@@ -173,12 +183,18 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
         else:
             self._framing = "Close" if self._head is None or self._head.minor == 0 else "Chunked"
         close = self._framing == "Close" or self._closes_after()
-        dated = with_date(headers, self._hub.date())
-        self._unsent = encode_head(status, dated, length, self._framing, close=close)
+        self._unsent = encode_head(status, with_date(fields, self._hub.date()), length, self._framing, close=close)
 
     def write(self, data: bytes) -> None:
-        if data and not self._leaving and self._framing != "Bodiless":
-            self._send(chunk(data) if self._framing == "Chunked" else data)
+        if not data or self._leaving or self._framing == "Bodiless":
+            return
+        if self._framing == "Chunked":
+            data = CHUNK % (len(data), data)
+        if self._unsent or not self._begun:
+            self._send(data)
+        else:
+            self._gone_at = math.inf
+            self._transport.write(data)
 
     def end(self) -> None:
         self._send(LAST_CHUNK if self._framing == "Chunked" else b"")
@@ -186,8 +202,9 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
 
     def break_off(self) -> None:
         self._exchange = None
-        if self._framing == "Close":
-            self._reset()
+        if self._framing == "Close":  # an end would make it whole
+            peers.end_by_reset(self._transport)
+            self.abort()
         else:
             self._close()
 
@@ -211,6 +228,9 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
                 if event is None:
                     break
                 self._take(event)
+        except BaseException:
+            self.abort()
+            raise
         finally:
             self._advancing = False
         if self._serving or self._leaving or self._full:
@@ -221,11 +241,11 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
             self._await_client()
 
     def _take(self, event: Event) -> None:
-        if isinstance(event, Fault):
-            self._fail(event)
-        elif isinstance(event, Head):
+        if isinstance(event, Head):
             self._examine(event)
-        elif event.body and self._is_over():
+        elif isinstance(event, Fault):
+            self._fail(event)
+        elif event.body and self._hub.buffers.are_over(self._owner):
             self._refuse_for_memory()
         else:
             self._serve(event)
@@ -237,7 +257,12 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
             self._turn_away(verdict)
             return
         self._context = verdict
-        self._keep_for(self._hub.service.owner(verdict))
+        owner = self._hub.service.owner(verdict)
+        if owner is not None:
+            held = self._held
+            self._keep(0)
+            self._owner = owner
+            self._keep(held)
         if head.expects_continue and self._reader.stage == "body":
             self._transport.write(CONTINUE)
 
@@ -263,7 +288,10 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
             self._leave()
             return
         self._read_again()
-        self._advance()
+        if self._reader.unread or self._full or self._ended:
+            self._advance()
+        else:
+            self._await_client()
 
     def _await_client(self) -> None:
         """Set the time allowed for what comes next, once for every stage."""
@@ -271,29 +299,24 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
         if stage != self._stage:
             self._stage = stage
             patience = self._hub.patience
-            self._wait({"idle": patience.idle, "head": patience.head}.get(stage, patience.body))
+            self._wait(patience.idle if stage == "idle" else patience.head if stage == "head" else patience.body)
 
     def _keep(self, size: int) -> None:
         """Count `size` bytes as held, in place of those before."""
-        self._hub.buffers.change(self._owner, size - self._held)
-        self._held = size
-
-    def _keep_for(self, owner: str | None) -> None:
-        size = self._held
-        self._keep(0)
-        self._owner = owner
-        self._keep(size)
+        by_bytes, self._held = size - self._held, size
+        self._hub.buffers.change(self._owner, by_bytes)
 
     def _forget(self) -> None:
         """Drop what was received and will not be answered."""
         self._reader = RequestReader(self._hub.patience.max_body_bytes)
         self._keep(0)
 
-    def _is_over(self) -> bool:
-        return self._hub.buffers.are_over(self._owner)
-
     def _check_held(self) -> None:
-        if self._held and not (self._serving or self._leaving) and self._is_over():
+        if not self._held or self._serving or self._leaving:
+            return
+        if self._reader.stage == "idle":  # what came was no part of a request
+            self._keep(0)
+        elif self._hub.buffers.are_over(self._owner):
             self._refuse_for_memory()
 
     def _refuse_for_memory(self) -> None:
@@ -322,9 +345,8 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
             self.abort()
 
     def _closes_after(self) -> bool:
-        if self._head is None or not self._head.keep_alive or self._hub.service.is_leaving:
-            return True
-        return self._ended and not self._reader.unread
+        is_last = self._head is None or not self._head.keep_alive or self._hub.service.is_leaving
+        return is_last or (self._ended and not self._reader.unread)
 
     def _is_bodiless(self) -> bool:
         return self._head is not None and self._head.method == "HEAD"
@@ -371,11 +393,6 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
         self._forget()
         self._wait(self._hub.patience.stall)
         self._transport.close()
-
-    def _reset(self) -> None:
-        """Cut it so that the client sees an error, not an end."""
-        peers.end_by_reset(self._transport)
-        self.abort()
 
     def _tell_gone(self) -> None:
         exchange, self._exchange = self._exchange, None

@@ -7,101 +7,201 @@ Invariants:
 1. Interim answers (1xx) are passed over; a switch of protocols is a fault: nothing is ever tunnelled.
 2. Body bytes come out as the engine sent them, without its framing, in order and once.
 3. Bytes after an answer's end are a fault: the engine was not asked for anything.
+4. A head that two readers could frame differently is a fault, as with requests (`proxy.head`). One that was read
+   before, but for its length, is read as it was then; what is remembered of heads is bounded.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
 from typing import Final
 
-import httptools
+import msgspec
 
-from kvquota_sidecar.proxy.head import Headers
+from kvquota_sidecar.proxy.answers import encode_fields, passed_on
+from kvquota_sidecar.proxy.chunked import Chunks
+from kvquota_sidecar.proxy.head import Headers, are_fields, connection_options, split_fields
 
 MAX_HEAD_BYTES: Final = 64 * 1024  # what the engine's own server may send; far above what engines do send
+MAX_KNOWN: Final = 64  # heads remembered: an engine's differ by their kind, and by their Date once a second
+_MAX_KNOWN_BYTES: Final = 4096  # of one that is remembered
+_EVENTS: Final = b"text/event-stream"
 _BODILESS: Final = frozenset({204, 304})
+_STATUS_LINE: Final = re.compile(rb"HTTP/1\.(?P<minor>[01]) (?P<status>[1-9][0-9][0-9])(?: [\t\x20-\x7e\x80-\xff]*)?")
+_LENGTH: Final = re.compile(rb"[0-9]{1,15}")
+_LENGTH_LINE: Final = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,15})\r\n")
 
 
 class AnswerError(Exception):
     """The engine sent something that is not an HTTP/1.x answer; the text says what."""
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerHead:
-    """`length` is the body's bytes, or None where only its end tells (chunks, or the end of the connection)."""
+class AnswerHead(msgspec.Struct, frozen=True):
+    """`length` is the body's bytes, or None where only its end tells (chunks, or the end of the connection); `headers`
+    are all but the length. `fields`: the header lines that a client is to see. `is_stream`: of server-sent events.
+    `keep_alive`: whether another answer may follow on the connection.
+    """
 
     status: int
     headers: Headers
     length: int | None
+    fields: bytes = b""
+    is_stream: bool = False
+    in_chunks: bool = False
+    keep_alive: bool = False
 
-    def is_stream(self) -> bool:
-        """Whether the body is a stream of server-sent events."""
-        return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in self.headers)
+
+class AnswerHeads:
+    """Reads the heads of one engine, and remembers them."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, AnswerHead] = {}  # by their lines without the length
+
+    def read(self, lines: bytes) -> AnswerHead:
+        """The head of these lines, each with its end. Raises AnswerError."""
+        found = _LENGTH_LINE.search(lines)
+        rest = lines if found is None else lines[: found.start()] + lines[found.end() - 2 :]
+        known = self._known.get(rest)
+        if known is None or (found is None) != (known.length is None):
+            known = _read_head(lines)
+            self._remember(rest, known)
+        if found is None or known.status in _BODILESS:
+            return known
+        return _of_length(known, int(found[1]))
+
+    def _remember(self, rest: bytes, head: AnswerHead) -> None:
+        if len(rest) > _MAX_KNOWN_BYTES:
+            return
+        if len(self._known) >= MAX_KNOWN:
+            self._known.clear()
+        self._known[rest] = head
 
 
 class AnswerReader:
-    """One answer at a time. Feed it, then look at `head`, `take_body()`, `done` and `keep_alive`."""
+    """One answer at a time. Feed it, which gives bytes of the body, then look at `head` and `done`."""
 
-    def __init__(self) -> None:
-        self._parser = httptools.HttpResponseParser(self)
+    __slots__ = ("_chunks", "_heads", "_missing", "_pending", "done", "head")
+
+    def __init__(self, heads: AnswerHeads) -> None:
+        self._heads = heads
         self.reset()
 
     def reset(self) -> None:
-        """Be ready for the next answer on a connection whose last one was `done` and `keep_alive`."""
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._head_bytes = 0
-        self._pieces: list[bytes] = []
-        self._until_close = False
+        """Be ready for the next answer on a connection whose last one was `done` and may be followed."""
+        self._pending = b""
+        self._chunks: Chunks | None = None
+        self._missing: int | None = None  # bytes of the body; None: until the end of the connection
         self.head: AnswerHead | None = None
         self.done = False
-        self.keep_alive = False
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> bytes:
         """Take more bytes. Raises AnswerError."""
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            raise AnswerError(f"{type(error).__name__}: {error}") from error
-        if self.head is None:
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
-                raise AnswerError(f"the engine's headers are over {MAX_HEAD_BYTES} bytes")
+        chunks = self._chunks
+        if chunks is None or self.done:
+            return self._feed_head(data) if self.head is None else self._feed_rest(data)
+        body = chunks.feed(data)
+        if chunks.done or chunks.fault is not None:
+            self._end_chunks(chunks)
+        return body
 
     def end_of_input(self) -> None:
         """The engine closed the connection. Raises AnswerError where that cuts the answer short."""
-        if not self._until_close:
+        if self.head is None or self._chunks is not None or self._missing is not None:
             raise AnswerError("the engine closed the connection in the middle of its answer")
         self.done = True
 
-    def take_body(self) -> bytes:
-        """Body bytes since the last call."""
-        pieces, self._pieces = self._pieces, []
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    # The inside.
 
-    # What the parser calls; an exception raised here ends its feed_data.
+    def _feed_head(self, data: bytes) -> bytes:
+        self._pending = self._pending + data if self._pending else data
+        while self.head is None:
+            end = self._pending.find(b"\r\n\r\n")
+            if end < 0:
+                self._check_part()
+                return b""
+            lines, self._pending = self._pending[: end + 2], self._pending[end + 4 :]
+            self._take(lines)
+        body, self._pending = self._pending, b""
+        return self.feed(body) if body else b""
 
-    def on_message_begin(self) -> None:
+    def _check_part(self) -> None:
+        if len(self._pending) > MAX_HEAD_BYTES:
+            raise AnswerError(f"the engine's headers are over {MAX_HEAD_BYTES} bytes")
+        if not _could_begin(self._pending):
+            raise AnswerError("the engine sent something that is not an HTTP/1.x answer")
+
+    def _take(self, lines: bytes) -> None:
+        if len(lines) > MAX_HEAD_BYTES:
+            raise AnswerError(f"the engine's headers are over {MAX_HEAD_BYTES} bytes")
+        head = self._heads.read(lines)
+        if head.status < 200:
+            return
+        self.head = head
+        if head.in_chunks:
+            self._chunks = Chunks()
+        else:
+            self._missing = head.length
+            self.done = head.length == 0
+
+    def _end_chunks(self, chunks: Chunks) -> None:
+        if chunks.fault is not None:
+            raise AnswerError("the engine's chunks cannot be read")
+        self.done = True
+        if chunks.rest:
+            raise AnswerError("the engine sent bytes after the end of its answer")
+
+    def _feed_rest(self, data: bytes) -> bytes:
         if self.done:
             raise AnswerError("the engine sent bytes after the end of its answer")
-        self._headers = []
+        if self._missing is not None:
+            self._missing -= len(data)
+            self.done = self._missing == 0
+            if self._missing < 0:
+                raise AnswerError("the engine sent bytes after the end of its answer")
+        return data
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self.head is None:  # later ones are trailers: nothing here reads them
-            self._headers.append((name.lower(), value.strip(b" \t")))
 
-    def on_headers_complete(self) -> None:
-        status = self._parser.get_status_code()
-        if status < 200:
-            return
-        named = dict(self._headers)
-        length = int(named[b"content-length"]) if b"content-length" in named else None
-        chunked = b"transfer-encoding" in named
-        self.head = AnswerHead(status, tuple(self._headers), 0 if status in _BODILESS else length)
-        self.keep_alive = self._parser.should_keep_alive()
-        self._until_close = not chunked and self.head.length is None
+def _of_length(head: AnswerHead, length: int) -> AnswerHead:
+    return AnswerHead(head.status, head.headers, length, head.fields, head.is_stream, head.in_chunks, head.keep_alive)
 
-    def on_body(self, data: bytes) -> None:
-        self._pieces.append(data)
 
-    def on_message_complete(self) -> None:
-        self.done = self.head is not None
+def _could_begin(data: bytes) -> bool:
+    return data.startswith(b"HTTP/1.") or b"HTTP/1.".startswith(data[:7])
+
+
+def _read_head(lines: bytes) -> AnswerHead:
+    line, _, fields = lines.partition(b"\r\n")
+    first = _STATUS_LINE.fullmatch(line)
+    if first is None or not are_fields(fields):
+        raise AnswerError("the engine's head cannot be read")
+    status, headers = int(first["status"]), split_fields(fields)
+    if status == 101:
+        raise AnswerError("the engine wants to switch to another protocol")
+    in_chunks = _is_in_chunks(headers)
+    length = 0 if status in _BODILESS else _length(headers)
+    if in_chunks and _length(headers) is not None:
+        raise AnswerError("the engine's answer has a length and chunks")
+    ends = in_chunks or length is not None
+    return AnswerHead(
+        status=status,
+        headers=tuple(pair for pair in headers if pair[0] != b"content-length"),
+        length=length,
+        fields=encode_fields(passed_on(headers)),
+        is_stream=any(name == b"content-type" and value.startswith(_EVENTS) for name, value in headers),
+        in_chunks=in_chunks and status not in _BODILESS,
+        keep_alive=ends and first["minor"] == b"1" and b"close" not in connection_options(headers),
+    )
+
+
+def _length(headers: Headers) -> int | None:
+    given = [value for name, value in headers if name == b"content-length"]
+    if len(given) > 1 or (given and _LENGTH.fullmatch(given[0]) is None):
+        raise AnswerError("the engine's answer has more than one length, or one that is no number")
+    return int(given[0]) if given else None
+
+
+def _is_in_chunks(headers: Headers) -> bool:
+    given = [value.lower() for name, value in headers if name == b"transfer-encoding"]
+    if given and given != [b"chunked"]:
+        raise AnswerError("the engine's answer has a transfer coding other than chunks")
+    return bool(given)

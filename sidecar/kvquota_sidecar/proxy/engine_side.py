@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, cast
 
 from kvquota_sidecar.clock import Clock
-from kvquota_sidecar.proxy.engine_answer import AnswerError, AnswerHead, AnswerReader
+from kvquota_sidecar.proxy.engine_answer import AnswerError, AnswerHead, AnswerHeads, AnswerReader
 
 # uvicorn, the server of vLLM and SGLang, closes an idle connection after 5 s: leave it before that.
 IDLE_SECONDS: Final = 4.0
@@ -71,6 +71,7 @@ class EnginePool:
         self.address = address
         self.spawn = spawn
         self.clock = clock
+        self.heads = AnswerHeads()
         self._idle: list[EngineLink] = []
         self._links: set[EngineLink] = set()
 
@@ -130,6 +131,8 @@ class EnginePool:
 class EngineCall:
     """One request to the engine and its answer."""
 
+    __slots__ = ("_dialling", "_link", "_over", "_paused", "_pool", "_request", "listener")
+
     def __init__(self, pool: EnginePool, request: bytes, listener: Listener) -> None:
         self._pool = pool
         self._request = request
@@ -170,9 +173,6 @@ class EngineCall:
     def head(self, head: AnswerHead) -> None:
         self._request = b""  # it will not be repeated any more
         self.listener.answer_head(head)
-
-    def data(self, data: bytes) -> None:
-        self.listener.answer_data(data)
 
     def end(self) -> None:
         self._over = True
@@ -224,11 +224,23 @@ class EngineCall:
 class EngineLink(asyncio.Protocol):
     """One connection to the engine."""
 
+    __slots__ = (
+        "_answered",
+        "_call",
+        "_head_told",
+        "_pool",
+        "_reader",
+        "_reading",
+        "_transport",
+        "_used",
+        "idle_since",
+    )
+
     def __init__(self, pool: EnginePool) -> None:
         self._pool = pool
         self._transport: asyncio.Transport
         self._call: EngineCall | None = None
-        self._reader = AnswerReader()
+        self._reader = AnswerReader(pool.heads)
         self._answered = False
         self._used = False
         self._reading = True
@@ -238,7 +250,8 @@ class EngineLink(asyncio.Protocol):
     def carry(self, call: EngineCall, request: bytes) -> None:
         """Send a request on it and let `call` know of the answer."""
         self._call = call
-        self._reader.reset()
+        if self._used:
+            self._reader.reset()
         self._answered = self._head_told = False
         self._transport.write(request)
 
@@ -269,11 +282,14 @@ class EngineLink(asyncio.Protocol):
             return
         self._answered = True
         try:
-            self._reader.feed(data)
+            body = self._reader.feed(data)
         except AnswerError as error:
             self._break(str(error))
             return
-        self._deliver()
+        if self._head_told and body and not self._reader.done:
+            self._call.listener.answer_data(body)
+        else:
+            self._deliver(body)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._pool.lost(self)
@@ -284,18 +300,17 @@ class EngineLink(asyncio.Protocol):
         except AnswerError as error:
             self._break(str(exc or error))
             return
-        self._deliver()
+        self._deliver(b"")
 
     # The inside.
 
-    def _deliver(self) -> None:
+    def _deliver(self, body: bytes) -> None:
         reader, call = self._reader, self._call
-        if reader.head is not None and not self._head_told and call is not None:
+        if not self._head_told and reader.head is not None and call is not None:
             self._head_told = True
             call.head(reader.head)
-        body = reader.take_body()
         if body and self._call is not None:
-            self._call.data(body)
+            self._call.listener.answer_data(body)
         if reader.done and self._call is not None:
             self._finish(self._call)
 
@@ -311,8 +326,9 @@ class EngineLink(asyncio.Protocol):
         call.end()
 
     def _may_be_used_again(self) -> bool:
+        head = self._reader.head
         unsent = self._transport.get_write_buffer_size()
-        return self._reader.keep_alive and not unsent and not self._transport.is_closing()
+        return head is not None and head.keep_alive and not unsent and not self._transport.is_closing()
 
     def _break(self, detail: str) -> None:
         call, self._call = self._call, None

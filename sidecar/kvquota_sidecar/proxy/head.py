@@ -9,6 +9,8 @@ Invariants:
 2. The target is a path of our own: no scheme, no authority, no `//`, no backslash, no fragment.
 3. HTTP/1.1 names exactly one host.
 4. Header names come out in lower case, values without the white space around them; neither holds CR, LF or NUL.
+5. A head that differs from the one before only in its length is read as that one was: `HeadReader` gives what
+   `read_head` gives.
 
 It does not know which routes exist, nor who the client is.
 """
@@ -16,8 +18,9 @@ It does not know which routes exist, nor who the client is.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -30,22 +33,29 @@ _HEAD: Final = re.compile(
 )
 _FIELDS: Final = re.compile(_BLOCK)
 _REQUEST_LINE: Final = re.compile(rb"[^\s]+ [!-~]+ HTTP/1\.[01]")
+_LINE: Final = re.compile(_TOKEN + rb" ((?>[!-~]+)) HTTP/1\.[01]\r\n")
 _TARGET: Final = re.compile(rb"/(?![/\\])[^\\#]*")
 _HOST: Final = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
 _LENGTH: Final = re.compile(rb"[0-9]{1,15}")  # 15 digits: below 2^53, so no reader rounds it
+_LENGTH_LINE: Final = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,15})\r\n")  # as nearly every client writes it
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Why a request cannot be read: the status to answer with (400, 408, 413, 415, 417, 431) and a sentence."""
+class Fault(msgspec.Struct, frozen=True):
+    """Why a request cannot be read: the status to answer with (400, 408, 413, 415, 417, 431) and a sentence.
+
+    `path`: what was asked for, where that much could be read; "" otherwise.
+    """
 
     status: int
     sentence: str
+    path: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
-    """`path` is the target without its query. `length` is the body's bytes, or None for a chunked body."""
+class Head(msgspec.Struct, frozen=True):
+    """`path` is the target without its query. `length` is the body's bytes, or None for a chunked body; `headers` are
+    all but the length. `notes`: what others have found out about it, by what they know it under; a head that differs in
+    its length only has the same notes.
+    """
 
     method: str
     target: str
@@ -55,10 +65,17 @@ class Head:
     length: int | None
     keep_alive: bool
     expects_continue: bool
+    notes: dict[Any, Any] = {}  # msgspec makes a new one for each
 
     def values(self, name: bytes) -> list[bytes]:
         """All values of a header, named in lower case, in the order received."""
         return [value for each, value in self.headers if each == name]
+
+
+def path_of(data: bytes) -> str:
+    """The path in the first line of a head that is not good or not complete; "" where there is none."""
+    line = _LINE.match(data)
+    return "" if line is None or _TARGET.fullmatch(line[1]) is None else line[1].partition(b"?")[0].decode()
 
 
 def read_head(data: bytes) -> Head | Fault:
@@ -73,6 +90,33 @@ def read_head(data: bytes) -> Head | Fault:
     return _framed(match["method"].decode(), target.decode(), int(match["minor"]), headers)
 
 
+class HeadReader:
+    """Reads the heads of one connection, whose clients mostly send the same one again with another length."""
+
+    __slots__ = ("_head", "_lines", "_rest")
+
+    def __init__(self) -> None:
+        self._lines = b""
+        self._rest = b""  # the lines without the length: of a good head that had exactly one
+        self._head: Head | None = None
+
+    def read(self, lines: bytes) -> Head | Fault:
+        """As `read_head`."""
+        if self._head is not None and lines == self._lines:
+            return self._head
+        found = _LENGTH_LINE.search(lines)
+        if found is None:
+            return read_head(lines)
+        rest = lines[: found.start()] + lines[found.end() - 2 :]
+        if self._head is not None and rest == self._rest:
+            head: Head | Fault = _of_length(self._head, int(found[1]))
+        else:
+            head = read_head(lines)
+        if not isinstance(head, Fault):
+            self._lines, self._rest, self._head = lines, rest, head
+        return head
+
+
 def split_fields(fields: bytes) -> Headers:
     """Headers of lines that are already known to be well formed, each ended by CRLF."""
     pairs = []
@@ -80,6 +124,13 @@ def split_fields(fields: bytes) -> Headers:
         name, _, value = line.partition(b":")
         pairs.append((name.lower(), value.strip(b" \t")))
     return tuple(pairs)
+
+
+def _of_length(head: Head, length: int) -> Head:
+    return Head(
+        head.method, head.target, head.path, head.minor, head.headers, length, head.keep_alive, head.expects_continue,
+        head.notes,
+    )  # fmt: skip
 
 
 def are_fields(data: bytes) -> bool:
@@ -104,7 +155,7 @@ def _framed(method: str, target: str, minor: int, headers: Headers) -> Head | Fa
         target=target,
         path=target.partition("?")[0],
         minor=minor,
-        headers=headers,
+        headers=tuple(pair for pair in headers if pair[0] != b"content-length"),
         length=length,
         keep_alive=minor == 1 and b"close" not in options,
         expects_continue=minor == 1 and b"expect" in found,

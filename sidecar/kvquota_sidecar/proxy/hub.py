@@ -64,7 +64,7 @@ class Hub(Generic[ContextT]):
         self.turned_away = 0  # connections beyond max_connections, closed unread
 
     def date(self) -> bytes:
-        """The Date header's value, made once a second."""
+        """The line of the Date header, made once a second."""
         second = int(self._wall())
         if self._date[0] != second:
             self._date = (second, http_date(second))

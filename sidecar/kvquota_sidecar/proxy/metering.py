@@ -6,7 +6,7 @@ Invariants:
 
 1. What goes out is what came in, byte for byte, except a frame that was asked for here and holds nothing but `usage`.
 2. Bytes go out in whole frames, so an answer can be ended after any of them with one more frame. A frame over
-   MAX_FRAME_BYTES goes out in pieces and is not counted.
+   MAX_FRAME_BYTES goes out in pieces and is not counted, and in the middle of it nothing can be added.
 3. `produced` never falls. `usage` is the engine's own count and beats it.
 
 It does not know the tokens of a prompt unless `usage` says so. A frame counts as one token for each of its choices that
@@ -16,8 +16,7 @@ holds text: an engine that puts several tokens into one frame is counted right o
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -30,21 +29,48 @@ MAX_JSON_BYTES: Final = 4 * 1024 * 1024  # an answer of 128 sequences of 8,000 t
 _FRAME_END: Final = re.compile(rb"(?<=\n\n)|(?<=\r\n\r\n)")
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What the engine counted: tokens of the prompt, and of all outputs together. None: it did not say."""
+class Usage(msgspec.Struct, frozen=True):
+    """What the engine counted: tokens of the prompt, of all outputs together, and of the prompt those that its prefix
+    cache held already. None: it did not say.
+    """
 
     prompt: Tokens | None
     output: Tokens | None
+    cached: Tokens | None = None
+
+
+class _Delta(msgspec.Struct):
+    content: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    tool_calls: Any = None
+    function_call: Any = None
 
 
 class _Choice(msgspec.Struct):
-    delta: Any = None
+    delta: _Delta | list[Any] | str | float | bool | None = None
     text: Any = None
 
 
+class _Counts(msgspec.Struct):
+    """The usage in the words of all APIs: chat and completions, Responses, Messages."""
+
+    prompt_tokens: Any = None
+    completion_tokens: Any = None
+    input_tokens: Any = None
+    output_tokens: Any = None
+    prompt_tokens_details: Any = None
+    input_tokens_details: Any = None
+    cache_read_input_tokens: Any = None
+    cache_creation_input_tokens: Any = None
+
+
+# What is no object says nothing, and hides nothing else.
+_Told = _Counts | list[Any] | str | float | bool | None
+
+
 class _Carrier(msgspec.Struct):
-    usage: Any = None
+    usage: _Told = None
 
 
 class _Frame(msgspec.Struct):
@@ -52,16 +78,15 @@ class _Frame(msgspec.Struct):
 
     type: Any = None
     choices: list[_Choice] | None = None
-    usage: Any = None
+    usage: _Told = None
     message: _Carrier | None = None
     response: _Carrier | None = None
 
 
-_T = TypeVar("_T")
+_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _FRAMES: Final = msgspec.json.Decoder(_Frame)
 _CARRIERS: Final = msgspec.json.Decoder(_Carrier)
 _DELTAS: Final = frozenset({"content_block_delta", "response.output_text.delta", "response.reasoning_text.delta"})
-_SPOKEN: Final = ("content", "reasoning_content", "reasoning", "tool_calls", "function_call")
 
 
 class StreamMeter:
@@ -70,6 +95,8 @@ class StreamMeter:
     `withholds_usage`: the frame that holds only `usage` was asked for by this program, so the client must not see it.
     """
 
+    __slots__ = ("_held", "_oversized", "_withholds_usage", "produced", "usage")
+
     def __init__(self, *, withholds_usage: bool) -> None:
         self._withholds_usage = withholds_usage
         self._held = b""
@@ -77,8 +104,16 @@ class StreamMeter:
         self.produced = Tokens(0)
         self.usage: Usage | None = None
 
+    @property
+    def is_between_frames(self) -> bool:
+        """Whether what has gone out ends with a whole frame."""
+        return not self._oversized
+
     def feed(self, data: bytes) -> bytes:
         """Take what the engine sent; gives what may be passed on now."""
+        is_alone = not (self._held or self._oversized) and data.startswith(b"data: ") and data.endswith(b"\n\n")
+        if is_alone and data.find(b"\n") == len(data) - 2:  # the usual case: one whole frame, of one line
+            return b"" if self._count(data[6:]) and self._withholds_usage else data
         data = self._held + data if self._held else data
         end = _end_of_frames(data)
         if end == 0:
@@ -105,23 +140,28 @@ class StreamMeter:
     def _read(self, whole: bytes) -> bytes:
         if not self._withholds_usage:
             for frame in _frames(whole):
-                self._count(frame)
+                self._count(_payload(frame))
             return whole
-        kept = [frame for frame in _frames(whole) if not self._count(frame)]
-        return b"".join(kept)
+        return b"".join([_blank(frame) if self._count(_payload(frame)) else frame for frame in _frames(whole)])
 
-    def _count(self, frame: bytes) -> bool:
-        """Count one frame; whether it holds nothing but the usage."""
-        decoded = _decoded(_FRAMES, _payload(frame))
-        if decoded is None:
+    def _count(self, payload: bytes) -> bool:
+        """Count the data of one frame; whether it holds nothing but the usage."""
+        try:
+            frame = _FRAMES.decode(payload)
+        except _UNREADABLE:
             return False
-        self.produced = Tokens(self.produced + _tokens_of(decoded))
-        usage = _usage_of(decoded)
+        self.produced = Tokens(self.produced + _tokens_of(frame))
+        if frame.usage is None and frame.message is None and frame.response is None:
+            return False
+        return self._take_usage(frame)
+
+    def _take_usage(self, frame: _Frame) -> bool:
+        usage = _usage_of(frame)
         if usage is None:
             return False
         self.usage = _merged(self.usage, usage)
         self.produced = Tokens(max(self.produced, usage.output or 0))
-        return decoded.choices == []
+        return frame.choices == []
 
 
 def _end_of_frames(data: bytes) -> int:
@@ -131,7 +171,7 @@ def _end_of_frames(data: bytes) -> int:
 
 def _frames(whole: bytes) -> list[bytes]:
     """The frames, each with the empty line that ends it."""
-    if b"\r" in whole:
+    if b"\r" in whole or whole.endswith(b"\n\n\n"):
         return [frame for frame in _FRAME_END.split(whole) if frame]
     if whole.find(b"\n\n") == len(whole) - 2:  # the usual case: one
         return [whole]
@@ -140,8 +180,15 @@ def _frames(whole: bytes) -> list[bytes]:
 
 def usage_of_json(body: bytes) -> Usage | None:
     """The usage of an answer that is one JSON object; None where it has none or cannot be read."""
-    decoded = _decoded(_CARRIERS, body)
-    return None if decoded is None else _usage(decoded.usage)
+    try:
+        return _usage(_CARRIERS.decode(body).usage)
+    except _UNREADABLE:
+        return None
+
+
+def _blank(frame: bytes) -> bytes:
+    """The empty lines before a frame, which are no part of it."""
+    return frame[: len(frame) - len(frame.lstrip(b"\r\n"))]
 
 
 def _payload(frame: bytes) -> bytes:
@@ -152,23 +199,22 @@ def _payload(frame: bytes) -> bytes:
     return b"\n".join(line[5:] for line in lines if line.startswith(b"data:"))
 
 
-def _decoded(decoder: msgspec.json.Decoder[_T], data: bytes) -> _T | None:
-    try:
-        return decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-
-
 def _tokens_of(frame: _Frame) -> int:
-    if frame.choices is not None:
-        return sum(map(_speaks, frame.choices))
-    return int(frame.type in _DELTAS) if isinstance(frame.type, str) else 0
+    choices = frame.choices
+    if choices is None:
+        return int(frame.type in _DELTAS) if isinstance(frame.type, str) else 0
+    if len(choices) == 1:
+        delta = choices[0].delta
+        if isinstance(delta, _Delta) and delta.content:  # nearly every frame
+            return 1
+    return sum(map(_speaks, choices))
 
 
 def _speaks(choice: _Choice) -> bool:
-    if isinstance(choice.delta, dict):
-        return any(choice.delta.get(name) for name in _SPOKEN)
-    return bool(choice.text)
+    delta = choice.delta
+    if not isinstance(delta, _Delta):
+        return bool(choice.text)
+    return bool(delta.content or delta.reasoning_content or delta.reasoning or delta.tool_calls or delta.function_call)
 
 
 def _usage_of(frame: _Frame) -> Usage | None:
@@ -178,17 +224,22 @@ def _usage_of(frame: _Frame) -> Usage | None:
     return _usage(frame.usage)
 
 
-def _usage(found: Any) -> Usage | None:
-    if not isinstance(found, dict):
+def _usage(told: _Told) -> Usage | None:
+    if not isinstance(told, _Counts):
         return None
-    prompt = _count_in(found, "prompt_tokens", "input_tokens")
-    output = _count_in(found, "completion_tokens", "output_tokens")
-    return None if prompt is None and output is None else Usage(prompt, output)
+    prompt = _count(told.input_tokens if told.prompt_tokens is None else told.prompt_tokens)
+    output = _count(told.output_tokens if told.completion_tokens is None else told.completion_tokens)
+    if prompt is None and output is None:
+        return None
+    read, written = _count(told.cache_read_input_tokens), _count(told.cache_creation_input_tokens)
+    if prompt is not None and not (read is None and written is None):  # Messages leaves these out of its input
+        return Usage(Tokens(prompt + (read or 0) + (written or 0)), output, read)
+    details = told.input_tokens_details if told.prompt_tokens_details is None else told.prompt_tokens_details
+    return Usage(prompt, output, _count(details.get("cached_tokens")) if isinstance(details, dict) else None)
 
 
-def _count_in(found: dict[str, Any], *names: str) -> Tokens | None:
-    counts = [found[name] for name in names if type(found.get(name)) is int and found[name] >= 0]
-    return Tokens(counts[0]) if counts else None
+def _count(found: Any) -> Tokens | None:
+    return Tokens(found) if type(found) is int and found >= 0 else None
 
 
 def _merged(old: Usage | None, new: Usage) -> Usage:
@@ -197,4 +248,5 @@ def _merged(old: Usage | None, new: Usage) -> Usage:
     return Usage(
         prompt=old.prompt if new.prompt is None else new.prompt,
         output=old.output if new.output is None else new.output,
+        cached=old.cached if new.cached is None else new.cached,
     )

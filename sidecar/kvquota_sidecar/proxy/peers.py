@@ -7,8 +7,9 @@ import socket
 import struct
 from typing import Any, Final
 
-# A peer whose cable is cut is found by these: 20 + 3 * 10 s with nothing to send, 60 s with something unacknowledged.
-_KEEPALIVE: Final = (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 60_000))
+# A peer whose cable is cut is found by these. Where the last is set it ends the keepalive too, and counts from the last
+# byte that was acknowledged: 51 s with nothing to send, 55 s with something (measured with a cable that was pulled).
+_KEEPALIVE: Final = (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 45_000))
 
 
 def host(transport: asyncio.BaseTransport, which: str) -> str:

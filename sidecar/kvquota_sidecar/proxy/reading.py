@@ -15,11 +15,12 @@ Invariants:
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final, Literal
 
-from kvquota_sidecar.proxy.chunked import ChunkedBody, body_too_large
-from kvquota_sidecar.proxy.head import Fault, Head, read_head
+import msgspec
+
+from kvquota_sidecar.proxy.chunked import MAX_CHUNKS, Chunks, body_too_large
+from kvquota_sidecar.proxy.head import Fault, Head, HeadReader, path_of
 
 # Four times what nginx takes by default for all headers of one request; engines themselves stop at 64 KiB.
 MAX_HEAD_BYTES: Final = 32 * 1024
@@ -27,11 +28,11 @@ MAX_HEADERS: Final = 128
 _EMPTY_LINES: Final = re.compile(rb"\A(?>(?:\r\n)+)")  # before a request they are ignored (RFC 9112 section 2.2)
 # What no good head holds: looked for while a head is not complete, since one of bare LFs never is.
 _BARE: Final = re.compile(rb"(?<!\r)\n|\r(?=[^\n])|\x00")
+_TOO_LARGE: Final = Fault(431, f"The headers are over {MAX_HEAD_BYTES} bytes or {MAX_HEADERS} lines: send less.")
 _BARE_FAULT: Final = Fault(400, "The request's head holds a bare CR, a bare LF or a NUL: end every line with CR LF.")
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """A head with its whole body."""
 
     head: Head
@@ -45,14 +46,19 @@ Stage = Literal["idle", "head", "body", "ready", "failed"]
 class RequestReader:
     """Events of one connection: for every request first its Head, then the Request; or a Fault, which is the last."""
 
+    __slots__ = (
+        "_chunks", "_fault", "_head", "_heads", "_max_body_bytes", "_missing", "_pending", "_pieces", "_scanned",
+    )  # fmt: skip
+
     def __init__(self, max_body_bytes: int) -> None:
         self._max_body_bytes = max_body_bytes
+        self._heads = HeadReader()
         self._pending = b""
         self._scanned = 0
         self._head: Head | None = None
         self._pieces: list[bytes] = []
         self._missing = 0
-        self._chunked: ChunkedBody | None = None
+        self._chunks: Chunks | None = None
         self._fault: Fault | None = None
 
     @property
@@ -69,74 +75,81 @@ class RequestReader:
         """Bytes held that belong to no event yet."""
         return len(self._pending)
 
+    @property
+    def path(self) -> str:
+        """What the request in hand asks for, as far as that can be read."""
+        return path_of(self._pending) if self._head is None else self._head.path
+
     def feed(self, data: bytes) -> None:
         """Take more bytes; nothing is decided until `next_event`."""
         if self._head is None or self._fault is not None:
             self._pending = self._pending + data if self._pending else data
-        elif self._chunked is not None:
-            self._fault = self._chunked.feed(data)
-        else:
+        elif self._chunks is None:
             self._pieces.append(data)
             self._missing -= len(data)
+        else:
+            self._pieces.append(self._chunks.feed(data))
+            self._fault = self._chunks.fault
 
     def next_event(self) -> Event | None:
         """The next event that the bytes so far allow, or None: feed more."""
         if self._fault is not None:
             fault, self._pending = self._fault, b""
             return fault
-        event = self._next_head() if self._head is None else self._next_request(self._head)
-        if isinstance(event, Fault):
-            self._fault = event
-        return event
+        if self._head is not None:
+            return self._next_request(self._head)
+        return self._next_head() if self._pending else None
 
     def _next_head(self) -> Head | Fault | None:
         if self._pending.startswith(b"\r\n"):
             self._pending, self._scanned = _EMPTY_LINES.sub(b"", self._pending, count=1), 0
         end = self._pending.find(b"\r\n\r\n", max(0, self._scanned - 3))
-        fault = self._head_fault(end)
-        if fault is not None or end < 0:
-            self._scanned = len(self._pending)
-            return fault
+        if end < 0:
+            return self._fail(self._fault_of_part(), self._pending)
         lines, rest = self._pending[: end + 2], self._pending[end + 4 :]
         self._pending, self._scanned = b"", 0
-        head = read_head(lines)
+        head = _TOO_LARGE if _is_too_large(lines) else self._heads.read(lines)
         if isinstance(head, Fault):
-            return _BARE_FAULT if _BARE.search(lines) is not None else head
+            bare = head.status == 400 and _BARE.search(lines) is not None
+            return self._fail(_BARE_FAULT if bare else head, lines)
+        if head.length is not None and head.length > self._max_body_bytes:
+            return self._fail(body_too_large(self._max_body_bytes), lines)
         return self._begin_body(head, rest)
 
-    def _head_fault(self, end: int) -> Fault | None:
-        size = len(self._pending) if end < 0 else end
-        if size > MAX_HEAD_BYTES or self._pending.count(b"\r\n", 0, size) > MAX_HEADERS:
-            return Fault(431, f"The headers are over {MAX_HEAD_BYTES} bytes or {MAX_HEADERS} lines: send less.")
-        if end < 0 and _BARE.search(self._pending, max(0, self._scanned - 1)) is not None:
-            return _BARE_FAULT
-        return None
+    def _fault_of_part(self) -> Fault | None:
+        """What is wrong with a head that is not complete."""
+        if _is_too_large(self._pending):
+            return _TOO_LARGE
+        looked_at, self._scanned = self._scanned, len(self._pending)
+        return _BARE_FAULT if _BARE.search(self._pending, max(0, looked_at - 1)) is not None else None
 
-    def _begin_body(self, head: Head, rest: bytes) -> Head | Fault:
-        if head.length is not None and head.length > self._max_body_bytes:
-            return body_too_large(self._max_body_bytes)
+    def _fail(self, fault: Fault | None, head: bytes) -> Fault | None:
+        self._fault = None if fault is None else Fault(fault.status, fault.sentence, path_of(head))
+        return self._fault
+
+    def _begin_body(self, head: Head, rest: bytes) -> Head:
         self._head = head
-        self._pieces, self._missing = [], head.length or 0
-        self._chunked = ChunkedBody(self._max_body_bytes) if head.length is None else None
-        self.feed(rest)
+        self._missing = head.length or 0
+        self._chunks = Chunks(self._max_body_bytes, MAX_CHUNKS) if head.length is None else None
+        if rest:
+            self.feed(rest)
         return head
 
     def _body_is_complete(self) -> bool:
-        return self._chunked.done if self._chunked is not None else self._missing <= 0
+        return self._missing <= 0 if self._chunks is None else self._chunks.done
 
     def _next_request(self, head: Head) -> Request | None:
         if not self._body_is_complete():
             return None
-        body = self._take_body()
-        self._head = self._chunked = None
-        self._pieces = []
-        return Request(head, body)
-
-    def _take_body(self) -> bytes:
-        if self._chunked is not None:
-            self._pending = self._chunked.rest
-            return self._chunked.body()
         held = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        end = len(held) + self._missing
-        self._pending = held[end:]
-        return held[:end]
+        if self._chunks is not None:
+            self._pending = self._chunks.rest
+        elif self._missing:  # less than nothing is missing: more came than the body
+            held, self._pending = held[: self._missing], held[self._missing :]
+        self._head = self._chunks = None
+        self._pieces = []
+        return Request(head, held)
+
+
+def _is_too_large(head: bytes) -> bool:
+    return len(head) > MAX_HEAD_BYTES or head.count(b"\r\n") > MAX_HEADERS

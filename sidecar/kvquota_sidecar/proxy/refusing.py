@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from kvquota_sidecar.proxy.answers import Answer
-from kvquota_sidecar.proxy.head import Fault, Headers
+from kvquota_sidecar.proxy.head import Fault
 from kvquota_sidecar.proxy.identity import Failure
 from kvquota_sidecar.refusals import Code, Refusal, refuse
-from kvquota_sidecar.refusals.headers import admitted_headers, refused_headers
+from kvquota_sidecar.refusals.headers import admitted_fields, refused_fields
 from kvquota_sidecar.refusals.room import Room
 from kvquota_sidecar.refusals.wire import body
 
@@ -36,13 +36,9 @@ def identity_refusal(failure: Failure) -> Refusal:
 
 def refusal_answer(refusal: Refusal, path: str, room: Room | None = None) -> Answer:
     """The whole answer, in the words of the API that `path` belongs to."""
-    return Answer(refusal.status, body(refusal, path), _encoded(refused_headers(refusal, room)))
+    return Answer(refusal.status, body(refusal, path), refused_fields(refusal, room))
 
 
-def good_headers(room: Room | None) -> Headers:
-    """What is added to an answer of the engine."""
-    return _encoded(admitted_headers(room))
-
-
-def _encoded(headers: tuple[tuple[str, str], ...]) -> Headers:
-    return tuple((name.encode(), value.encode()) for name, value in headers)
+def good_fields(room: Room | None) -> bytes:
+    """The header lines that are added to an answer of the engine."""
+    return admitted_fields(room)

@@ -3,40 +3,42 @@
 Invariants:
 
 1. What was admitted is released exactly once, whatever ends the request: the engine's answer, its failure, the client,
-   an eviction, the drain. All ways lead through `_close`.
+   an eviction, the drain, a fault of this program. All ways lead through `_close`.
 2. It is released before the client's connection looks at its next request, so a client that waits for one answer before
    the next request never holds two.
 3. Nothing is sent to the client before the first byte of the answer's body is here: until then an ending is a plain
    refusal, which clients retry.
 4. A body that was begun is completed by the engine or by a final event that says why it ends here (streams only); all
    else is broken off, so that nobody takes a part for the whole.
-5. The engine is not read while the client does not read.
+5. The engine is not read while the client does not read. It goes on all the same, unseen: so when that lasts, the books
+   are told, and charge what the answer may become.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Concatenate, Final, ParamSpec, Self
+
+import msgspec
 
 from kvquota_api.amounts import Tokens
-from kvquota_sidecar.clock import Clock
-from kvquota_sidecar.estimate.ratio import Ratios
-from kvquota_sidecar.ledger.asking import Cause, Ending
-from kvquota_sidecar.ledger.books import Books
-from kvquota_sidecar.proxy.answers import passed_on
+from kvquota_sidecar.estimate.shape import PromptSize
+from kvquota_sidecar.ledger.asking import Cause
+from kvquota_sidecar.proxy.desk import UNREAD_SECONDS, Desk
 from kvquota_sidecar.proxy.engine_answer import AnswerHead
-from kvquota_sidecar.proxy.engine_side import EngineCall, EngineFailure, EnginePool
-from kvquota_sidecar.proxy.head import Headers
+from kvquota_sidecar.proxy.engine_side import EngineCall, EngineFailure
 from kvquota_sidecar.proxy.metering import MAX_JSON_BYTES, StreamMeter, Usage, usage_of_json
-from kvquota_sidecar.proxy.refusing import good_headers, refusal_answer
+from kvquota_sidecar.proxy.refusing import good_fields, refusal_answer
+from kvquota_sidecar.proxy.request_ids import Name, with_name
 from kvquota_sidecar.proxy.routes import Route
 from kvquota_sidecar.proxy.service import Client
 from kvquota_sidecar.refusals import Code, Refusal, refuse
-from kvquota_sidecar.refusals.room import Room
 from kvquota_sidecar.refusals.wire import final_event
-from kvquota_sidecar.telemetry.journal import Journal
-from kvquota_sidecar.telemetry.tally import Outcome, Tally
+from kvquota_sidecar.telemetry.tally import Outcome
 
 # Tokens of output after which the books are told: half a block of the smallest usual size, so a charge is never more
 # than one block late, and the books' part of the cost of a token is an eighth.
@@ -46,122 +48,151 @@ _CAUSES: Final = {
     Outcome.ENGINE_REFUSED: Cause.ENGINE_FAILED,
     Outcome.CLIENT_GONE: Cause.CLIENT_GONE,
     Outcome.ENGINE_FAILED: Cause.ENGINE_FAILED,
+    Outcome.EVICTED: Cause.ENDED,
     Outcome.ENDED: Cause.ENDED,
     Outcome.DRAINED: Cause.DRAINED,
+    Outcome.FAULT: Cause.ENGINE_FAILED,
 }
+_P = ParamSpec("_P")
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """What is to be forwarded, and for whom. `tenant` and `ticket` are None where no quota applies.
 
-    `prompt_bytes`: of all prompts, for learning their tokens; 0 where their tokens were given. `estimated`: tokens.
-    `withholds_usage`: this program asked for the stream's usage, not the client.
+    `prompts`: for learning their tokens. `estimated`: of these together. `withholds_usage`: this program asked for the
+    stream's usage, not the client.
     """
 
-    request_id: str
+    name: Name
     route: Route
     tenant: str | None = None
     ticket: int | None = None
-    prompt_bytes: int = 0
+    prompts: tuple[PromptSize, ...] = ()
     estimated: int = 0
     withholds_usage: bool = False
 
 
-@dataclass(slots=True)
-class Desk:
-    """What all requests share."""
+def _guarded(method: Callable[Concatenate[Relay, _P], None]) -> Callable[Concatenate[Relay, _P], None]:
+    """Whatever fails within it, nothing stays held."""
 
-    books: Books
-    ratios: Ratios
-    pool: EnginePool
-    tally: Tally
-    journal: Journal
-    clock: Clock
-    silence_seconds: float
-    health: Outcome = Outcome.ANSWERED  # of the last GET /health
-    running: dict[str, Relay] = field(default_factory=dict)  # by request id
-    tickets: dict[int, Relay] = field(default_factory=dict)
+    @functools.wraps(method)
+    def whole(relay: Relay, /, *args: _P.args, **kwargs: _P.kwargs) -> None:
+        try:
+            method(relay, *args, **kwargs)
+        except BaseException:
+            relay.abandon()
+            raise
 
-    def room(self, tenant: str | None) -> Room | None:
-        """The room that a tenant has left; None where no quota applies."""
-        return None if tenant is None else self.books.room(tenant, self.clock())
-
-    def expire(self) -> None:
-        """End the requests whose engine has been silent for too long."""
-        now = self.clock()
-        for relay in [each for each in self.running.values() if each.silent_until <= now]:
-            relay.answer_broken(EngineFailure("Silent", f"nothing came within {self.silence_seconds:g} s"))
-
-    def end(self, endings: tuple[Ending, ...]) -> None:
-        """End the requests that the books gave up."""
-        for ending in endings:
-            relay = self.tickets.get(ending.ticket)
-            if relay is not None:
-                relay.end(ending.refusal, Outcome.ENDED)
-
-    def end_all(self, refusal: Refusal, outcome: Outcome) -> None:
-        """End every request."""
-        for relay in tuple(self.running.values()):
-            relay.end(refusal, outcome)
+    return whole
 
 
 class Relay:
-    """An `Exchange` to the client and a `Listener` to the engine."""
+    """An `Exchange` to the client, a `Listener` to the engine, and `Work` to the desk. Starts within a `with`:
+
+        with Relay(job, client, desk) as relay:
+            relay.start(request)
+
+    It holds from the moment that it is made; what fails before it has started abandons it.
+    """
+
+    __slots__ = (
+        "_answered",
+        "_begun",
+        "_call",
+        "_client",
+        "_closed",
+        "_copied",
+        "_copy",
+        "_desk",
+        "_head",
+        "_heard",
+        "_job",
+        "_meter",
+        "_silent_until",
+        "_started_at",
+        "_told",
+        "_unread_until",
+    )
 
     def __init__(self, job: Job, client: Client, desk: Desk) -> None:
         self._job = job
         self._client = client
         self._desk = desk
-        self._call: EngineCall
+        self._call: EngineCall | None = None
         self._head: AnswerHead | None = None
         self._meter: StreamMeter | None = None
         self._copy: list[bytes] = []  # of a body that is one JSON object, for its usage
         self._copied = 0
-        self._begun = False
+        self._begun = False  # something of the answer was sent
+        self._answered = False  # all of it was
         self._closed = False
         self._told = Tokens(0)
         self._started_at = desk.clock()
-        self.silent_until = math.inf
+        self._heard = False  # something of the engine since the last look
+        self._silent_until = self._started_at + desk.silence_seconds
+        self._unread_until = math.inf  # finite while the client does not read
+        desk.running.add(self)
+        if job.ticket is not None:
+            desk.tickets[job.ticket] = self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.abandon()
 
     def start(self, request: bytes) -> None:
         """Send the request to the engine; the answer goes to the client by itself."""
-        self._desk.running[self._job.request_id] = self
-        if self._job.ticket is not None:
-            self._desk.tickets[self._job.ticket] = self
-        self._listen()
-        self._call = self._desk.pool.call(request, self)
         self._client.attach(self)
+        self._call = self._desk.pool.call(request, self)
+
+    def abandon(self) -> None:
+        """Let go of everything after a fault of this program."""
+        with ExitStack() as last_first:
+            if not self._answered:
+                last_first.callback(self._client.break_off)
+            last_first.callback(self._cancel)
+            last_first.callback(self._close, Outcome.FAULT)
 
     # What the engine's side calls.
 
+    @_guarded
     def answer_head(self, head: AnswerHead) -> None:
         self._head = head
+        self._heard = True
         self._client.let_go()
-        self._listen()
-        if head.status == 200 and head.is_stream():
+        if head.status == 200 and head.is_stream:
             self._meter = StreamMeter(withholds_usage=self._job.withholds_usage)
 
     def answer_data(self, data: bytes) -> None:
-        self._listen()
-        if self._meter is None:
-            self._keep_copy(data)
-        else:
-            data = self._meter.feed(data)
-            self._grow(self._meter.produced)
-        if data and not self._closed:
-            self._begin()
-            self._client.write(data)
+        self._heard = True
+        try:
+            if self._meter is None:
+                self._keep_copy(data)
+            else:
+                data = self._meter.feed(data)
+                if self._meter.produced >= self._told + GROWTH_STEP:
+                    self._grow(self._meter.produced)
+            if data and not self._closed:
+                self._begin()
+                self._client.write(data)
+        except BaseException:
+            self.abandon()
+            raise
 
+    @_guarded
     def answer_end(self) -> None:
         rest = b"" if self._meter is None else self._meter.rest()
         self._settle()
-        if self._closed:  # what it turned out to hold was too much
-            return
         self._close(Outcome.ANSWERED if self._is_good() else Outcome.ENGINE_REFUSED)
         self._begin()
         self._client.write(rest)
         self._client.end()
+        self._answered = True
+        self._desk.turn()
 
     def answer_broken(self, failure: EngineFailure) -> None:
         refusal = _failure_refusal(failure, self._desk.pool.address.authority.decode())
@@ -169,58 +200,93 @@ class Relay:
 
     # What the client's side calls.
 
+    @_guarded
     def client_gone(self) -> None:
+        self._answered = True
         if not self._closed:
-            self._call.cancel()
+            self._cancel()
             self._close(Outcome.CLIENT_GONE)
+            self._desk.turn()
 
+    @_guarded
     def client_full(self) -> None:
-        self.silent_until = math.inf
-        self._call.pause()
+        self._unread_until = self._desk.clock() + UNREAD_SECONDS
+        if self._call is not None:
+            self._call.pause()
 
+    @_guarded
     def client_ready(self) -> None:
-        self._listen()
-        self._call.resume()
+        self._heard = True
+        self._unread_until = math.inf
+        if self._call is not None:
+            self._call.resume()
 
     # What the desk calls.
 
+    @_guarded
+    def look(self, now: float) -> None:
+        if self._unread_until < math.inf:
+            if self._unread_until <= now:
+                self._go_unread(now)
+        elif self._heard:
+            self._heard = False
+            self._silent_until = now + self._desk.silence_seconds
+        elif self._silent_until <= now:
+            self.answer_broken(EngineFailure("Silent", f"nothing came within {self._desk.silence_seconds:g} s"))
+
+    @_guarded
     def end(self, refusal: Refusal, outcome: Outcome) -> None:
-        """End it here: the client gets `refusal`, as an answer or as a stream's final event."""
         if self._closed:
             return
-        self._call.cancel()
+        self._cancel()
         self._close(outcome, refusal)
-        if not self._begun:
-            room = self._desk.room(self._job.tenant)
-            self._client.answer(refusal_answer(refusal, self._job.route.path, room))
-            return
-        if self._meter is not None:
-            self._client.write(final_event(refusal, self._job.route.path))
-        if self._meter is not None and outcome is not Outcome.ENGINE_FAILED:
-            self._client.end()
-        else:
-            self._client.break_off()
+        self._tell(refusal, outcome)
+        self._answered = True
+        self._desk.turn()
 
     # The inside.
 
-    def _listen(self) -> None:
-        self.silent_until = self._desk.clock() + self._desk.silence_seconds
+    def _tell(self, refusal: Refusal, outcome: Outcome) -> None:
+        path = self._job.route.path
+        if not self._begun:
+            answer = refusal_answer(refusal, path, self._desk.room(self._job.tenant))
+            self._client.answer(with_name(answer, self._job.name))
+            return
+        if self._meter is None or not self._meter.is_between_frames:
+            self._client.break_off()
+            return
+        self._client.write(final_event(refusal, path))
+        if outcome is Outcome.ENGINE_FAILED:
+            self._client.break_off()
+        else:
+            self._client.end()
 
-    def _grow(self, produced: Tokens, step: int = GROWTH_STEP) -> None:
-        if self._job.ticket is not None and produced >= self._told + step:
-            self._told = produced
-            self._desk.end(self._desk.books.grow(self._job.ticket, produced, self._desk.clock()))
+    def _cancel(self) -> None:
+        if self._call is not None:
+            self._call.cancel()
+
+    def _go_unread(self, now: float) -> None:
+        """The engine goes on without being read, to its limit at most."""
+        self._unread_until = math.nextafter(math.inf, 0)  # told once, until the client has read again
+        if self._job.ticket is not None:
+            self._desk.books.unseen(self._job.ticket, now)
+            self._desk.turn()
+
+    def _grow(self, produced: Tokens) -> None:
+        self._told = produced
+        if self._job.ticket is not None:
+            self._desk.books.grow(self._job.ticket, produced, self._desk.clock())
+            self._desk.turn()
 
     def _settle(self) -> None:
         """Correct the books by what the engine counted, and learn from it."""
         usage = self._usage()
         if usage is None or usage.prompt is None or self._job.ticket is None or self._job.tenant is None:
             return
-        if self._job.prompt_bytes:
-            self._desk.ratios.learn(self._job.tenant, self._job.prompt_bytes, usage.prompt)
-            self._desk.tally.underestimated_tokens += max(0, usage.prompt - self._job.estimated)
-        produced = Tokens(max(self._told, usage.output or 0))
-        self._desk.end(self._desk.books.settle(self._job.ticket, usage.prompt, produced, self._desk.clock()))
+        self._desk.ratios.learn(self._job.tenant, self._job.prompts, usage.prompt)
+        self._desk.tally.underestimated_tokens += max(0, usage.prompt - self._job.estimated)
+        self._told = Tokens(max(self._told, usage.output or 0))
+        self._desk.books.settle(self._job.ticket, usage.prompt, self._told, self._desk.clock(), usage.cached)
 
     def _usage(self) -> Usage | None:
         if self._meter is not None:
@@ -238,30 +304,36 @@ class Relay:
         if self._begun or self._head is None:
             return
         self._begun = True
+        if self._job.ticket is not None and not self._closed:
+            self._desk.books.sent(self._job.ticket)
         length = self._head.length if self._meter is None else None
-        self._client.begin(self._head.status, self._headers(self._head), length)
+        self._client.begin(self._head.status, self._fields(self._head), length)
 
-    def _headers(self, head: AnswerHead) -> Headers:
-        passed = passed_on(head.headers)
-        if not any(name == b"x-request-id" for name, _ in passed):
-            passed += ((b"x-request-id", self._job.request_id.encode()),)
-        return passed + good_headers(self._desk.room(self._job.tenant))
+    def _fields(self, head: AnswerHead) -> bytes:
+        return head.fields + self._job.name.field + good_fields(self._desk.room(self._job.tenant))
 
     def _is_good(self) -> bool:
         return self._head is not None and self._head.status == 200
 
     def _close(self, outcome: Outcome, refusal: Refusal | None = None) -> None:
+        if self._closed:
+            return
         self._closed = True
-        self.silent_until = math.inf
-        if self._meter is not None:
-            self._grow(self._meter.produced, step=1)
-        del self._desk.running[self._job.request_id]
+        self._desk.running.discard(self)
         if self._job.ticket is not None:
-            del self._desk.tickets[self._job.ticket]
-            self._desk.books.release(self._job.ticket, _CAUSES[outcome], self._desk.clock())
+            self._release(self._job.ticket, _CAUSES[outcome])
         self._desk.tally.requests[self._job.route.path, outcome] += 1
         if self._is_news(outcome):
             self._report(outcome, refusal)
+
+    def _release(self, ticket: int, cause: Cause) -> None:
+        del self._desk.tickets[ticket]
+        try:
+            if self._meter is not None and self._meter.produced > self._told:
+                self._told = self._meter.produced
+                self._desk.books.grow(ticket, self._told, self._desk.clock())
+        finally:
+            self._desk.books.release(ticket, cause, self._desk.clock())
 
     def _is_news(self, outcome: Outcome) -> bool:
         """Whether it is worth a log line; probes come every second, so only when they begin to say something else."""
@@ -273,7 +345,8 @@ class Relay:
     def _report(self, outcome: Outcome, refusal: Refusal | None) -> None:
         self._desk.journal.write(
             outcome,
-            request=self._job.request_id,
+            request=self._job.name.own,
+            clientRequest=self._job.name.given,
             route=self._job.route.path,
             tenant=self._job.tenant,
             code=None if refusal is None else refusal.code,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from kvquota_sidecar.proxy.answers import Answer
-from kvquota_sidecar.proxy.head import Fault, Head, Headers
+from kvquota_sidecar.proxy.head import Fault, Head
 from kvquota_sidecar.proxy.reading import Request
 
 
@@ -43,8 +43,10 @@ class Client(Protocol):
     def answer(self, answer: Answer) -> None:
         """Send a whole answer."""
 
-    def begin(self, status: int, headers: Headers, length: int | None) -> None:
-        """Send a head. `length`: of the body in bytes; None where only its end will tell."""
+    def begin(self, status: int, fields: bytes, length: int | None) -> None:
+        """Send a head. `fields`: header lines, as `encode_fields` makes them. `length`: of the body in bytes; None
+        where only its end will tell.
+        """
 
     def write(self, data: bytes) -> None:
         """Send a part of the body."""
@@ -76,4 +78,4 @@ class Service(Protocol[ContextT]):
         """Answer a request, now or later."""
 
     def answer_fault(self, fault: Fault, head: Head | None) -> Answer:
-        """What to send for a request that cannot be read; `head` where it got that far."""
+        """What to send for a request that cannot be read; `head` where it got that far, else `fault` has its path."""

@@ -103,8 +103,8 @@ TABLE: Final[Mapping[Code, Entry]] = MappingProxyType(
         ),
         Code.ROUTE_NOT_ALLOWED: _permanent(
             404,
-            "This route is not served here. Use POST /v1/chat/completions, /v1/completions, /v1/messages or "
-            "/v1/responses, or GET /v1/models.",
+            "This route is not served here. Use POST /v1/chat/completions, /v1/completions, /v1/responses,"
+            " /v1/messages, /v1/embeddings, /v1/rerank, /v1/score or /tokenize, or GET /v1/models.",
             anthropic_type="not_found_error",
         ),
         Code.NOT_SUPPORTED_UNDER_QUOTA: _permanent(

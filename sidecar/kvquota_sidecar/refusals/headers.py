@@ -21,44 +21,39 @@ from kvquota_sidecar.refusals.room import Room
 
 KV_UNIT: Final = "kv-tokens"  # a quota unit of ours: none of the draft's registered units counts tokens held
 CONCURRENCY_UNIT: Final = "concurrent-requests"  # registered by draft-ietf-httpapi-ratelimit-headers-10
-
-Headers = tuple[tuple[str, str], ...]
-
-
-def admitted_headers(room: Room | None) -> Headers:
-    """Headers of an answer that was not refused; `room` None: nothing is known of the tenant."""
-    return () if room is None else _room_headers(room, wait=None)
-
-
-def refused_headers(refusal: Refusal, room: Room | None) -> Headers:
-    """Headers of a refusal; `room` None: it was refused before its tenant was known."""
-    wait = None if refusal.retry_after is None else math.ceil(refusal.retry_after)
-    retry: Headers = (("x-should-retry", "true" if refusal.retryable else "false"),)
-    if refusal.retry_after is not None:
-        retry += (("retry-after", str(wait)), ("retry-after-ms", str(round(refusal.retry_after * 1000))))
-    return (("x-kvquota-code", refusal.code.value), *retry, *(() if room is None else _room_headers(room, wait)))
+# Lines as they stand in an answer. They hold numbers and words of this program only: nothing can be put into them.
+_KV: Final = b'"kv";q=%%d;qu="%b"' % KV_UNIT.encode()
+_BOTH: Final = _KV + b', "concurrency";q=%%d;qu="%b"' % CONCURRENCY_UNIT.encode()
+_REST: Final = (
+    b"x-kvquota-used-tokens: %d\r\nx-kvquota-soft-tokens: %d\r\nx-kvquota-hard-tokens: %d\r\n"
+    b"x-kvquota-in-flight: %d\r\nx-kvquota-rung: %b\r\n"
+)
+_OF_KV: Final = b"ratelimit-policy: " + _KV + b'\r\nratelimit: "kv";r=%d%b\r\n' + _REST
+_OF_BOTH: Final = b"ratelimit-policy: " + _BOTH + b'\r\nratelimit: "kv";r=%d%b, "concurrency";r=%d%b\r\n' + _REST
 
 
-def _room_headers(room: Room, wait: int | None) -> Headers:
-    return (
-        ("ratelimit-policy", ", ".join(f'"{name}";q={quota};qu="{unit}"' for name, unit, quota, _ in _quotas(room))),
-        ("ratelimit", ", ".join(_remaining(name, left, wait) for name, _, _, left in _quotas(room))),
-        ("x-kvquota-used-tokens", str(room.tokens(room.reserved))),
-        ("x-kvquota-soft-tokens", str(room.tokens(room.soft))),
-        ("x-kvquota-hard-tokens", str(room.tokens(room.hard))),
-        ("x-kvquota-in-flight", str(room.in_flight)),
-        ("x-kvquota-rung", room.rung),
-    )
+def admitted_fields(room: Room | None) -> bytes:
+    """Header lines of an answer that was not refused; `room` None: nothing is known of the tenant."""
+    return b"" if room is None else _room_fields(room, b"")
 
 
-def _quotas(room: Room) -> tuple[tuple[str, str, int, int], ...]:
-    held, hard = room.tokens(room.reserved), room.tokens(room.hard)
-    kv = ("kv", KV_UNIT, int(hard), max(0, hard - held))
+def refused_fields(refusal: Refusal, room: Room | None) -> bytes:
+    """Header lines of a refusal; `room` None: it was refused before its tenant was known."""
+    code = refusal.code.encode()
+    if refusal.retry_after is None:
+        retry, wait = b"x-should-retry: false\r\n", b""
+    else:
+        seconds = math.ceil(refusal.retry_after)
+        told = (seconds, round(refusal.retry_after * 1000))
+        retry = b"x-should-retry: true\r\nretry-after: %d\r\nretry-after-ms: %d\r\n" % told
+        wait = b";t=%d" % seconds
+    return b"x-kvquota-code: %b\r\n%b%b" % (code, retry, b"" if room is None else _room_fields(room, wait))
+
+
+def _room_fields(room: Room, wait: bytes) -> bytes:
+    held, soft, hard = room.tokens(room.reserved), room.tokens(room.soft), room.tokens(room.hard)
+    left, rest = max(0, hard - held), (held, soft, hard, room.in_flight, room.rung.encode())
     if room.max_concurrent is None:
-        return (kv,)
-    left = max(0, room.max_concurrent - room.in_flight)
-    return (kv, ("concurrency", CONCURRENCY_UNIT, room.max_concurrent, left))
-
-
-def _remaining(name: str, left: int, wait: int | None) -> str:
-    return f'"{name}";r={left}' + ("" if wait is None else f";t={wait}")
+        return _OF_KV % (hard, left, wait, *rest)
+    free = max(0, room.max_concurrent - room.in_flight)
+    return _OF_BOTH % (hard, room.max_concurrent, left, wait, free, wait, *rest)

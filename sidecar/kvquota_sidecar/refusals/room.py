@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from kvquota_api.amounts import Blocks, Tokens
 from kvquota_api.memory.worth import Worth
 from kvquota_api.usage import Rung
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(msgspec.Struct, frozen=True):
     """One tenant on this pod.
 
     `reserved` is C(t) of docs/accounting.md, `hard` never more than the pool, both in blocks; `worth` says what those

@@ -19,7 +19,7 @@ import msgspec
 from kvquota_sidecar.refusals.codes import TABLE
 from kvquota_sidecar.refusals.refusal import Refusal
 
-ANTHROPIC_ROUTES: Final = frozenset({"/v1/messages"})
+ANTHROPIC_ROUTES: Final = frozenset({"/v1/messages", "/v1/messages/count_tokens"})
 _NAMED_EVENTS: Final = ANTHROPIC_ROUTES | {"/v1/responses"}  # routes whose stream names its events
 
 

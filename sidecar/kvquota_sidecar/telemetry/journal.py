@@ -28,17 +28,23 @@ class Journal:
         self._written = 0
         self._left_out = 0
 
-    def write(self, event: str, **fields: str | int | float | None) -> None:
-        """One line. Fields that are None are left out."""
+    def may_write(self) -> bool:
+        """Whether a line may be written now; where not, it is counted as left out. `write` looks by itself."""
         now = self._wall()
         if int(now) != self._second:
             self._second, self._written = int(now), 0
-        if self._written >= LINES_PER_SECOND:
-            self._left_out += 1
+        if self._written < LINES_PER_SECOND:
+            return True
+        self._left_out += 1
+        return False
+
+    def write(self, event: str, **fields: str | int | float | None) -> None:
+        """One line. Fields that are None are left out."""
+        if not self.may_write():
             return
         self._written += 1
         told = {name: value for name, value in fields.items() if value is not None}
-        line = {"at": round(now, 3), "event": event, **told}
+        line = {"at": round(self._wall(), 3), "event": event, **told}
         if self._left_out:
             line["linesLeftOut"], self._left_out = self._left_out, 0
         self._stream.write(msgspec.json.encode(line).decode() + "\n")

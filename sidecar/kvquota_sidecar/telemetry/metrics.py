@@ -11,8 +11,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -20,21 +20,33 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from kvquota_api.usage import TenantUsage, UsageReport
+from kvquota_sidecar.estimate.ratio import EstimateError
 from kvquota_sidecar.telemetry.tally import Tally
 
 MAX_TENANT_LABELS: Final = 100  # times about 12 series each: what one pod may cost a Prometheus
 OTHER: Final = "other"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Vitals:
-    """What only the connections know."""
+    """What neither the report nor the tally knows.
+
+    `waiting`: for room. `counting`: for their tokens to be counted. `estimate_error`: of prompts; None: nothing was
+    learnt yet. `restarts`: by what had become of the process before. `sync_age_seconds`: since the operator was last
+    heard; None: never. `unsaid`: what the engine does not say of itself.
+    """
 
     connections: int
     connections_turned_away: int
     engine_connections: int
     running: int
     draining: bool
+    waiting: int = 0
+    counting: int = 0
+    estimate_error: EstimateError | None = None
+    restarts: Mapping[str, int] = field(default_factory=dict)
+    sync_age_seconds: float | None = None
+    unsaid: tuple[str, ...] = ()
 
 
 class Exposition:
@@ -53,11 +65,12 @@ class Exposition:
         return generate_latest(registry)
 
     def _families(self, with_tenants: bool) -> Iterator[Metric]:  # noqa: FBT001
-        report = self._report()
-        yield from _process(self._tally, self._vitals())
-        yield from _channel(report, self._tally)
-        yield from _engine(report, self._tally)
-        yield from _pool(report)
+        report, vitals = self._report(), self._vitals()
+        yield from _process(self._tally, vitals)
+        yield from _estimates(self._tally, vitals)
+        yield from _channel(report, self._tally, vitals)
+        yield from _engine(report, self._tally, vitals)
+        yield from _pool(report, self._tally)
         if with_tenants:
             yield from _tenants(self._grouped(report.tenants))
 
@@ -89,6 +102,14 @@ def _counter(name: str, told: str, value: float) -> Iterator[Metric]:
     yield CounterMetricFamily(f"kvquota_{name}", told, value=value)
 
 
+def _by(name: str, told: str, label: str, values: Mapping[str, float]) -> Iterator[Metric]:
+    """A counter with one label."""
+    family = CounterMetricFamily(f"kvquota_{name}", told, labels=(label,))
+    for each, value in sorted(values.items()):
+        family.add_metric((each,), value)
+    yield family
+
+
 def _process(tally: Tally, vitals: Vitals) -> Iterator[Metric]:
     requests = CounterMetricFamily(
         "kvquota_requests", "Requests that are over, by outcome or refusal code.", labels=("route", "outcome")
@@ -97,6 +118,7 @@ def _process(tally: Tally, vitals: Vitals) -> Iterator[Metric]:
         requests.add_metric((route, outcome), count)
     yield requests
     yield from _gauge("requests_running", "Requests that are with the engine.", vitals.running)
+    yield from _gauge("requests_waiting", "Guaranteed requests that wait for room.", vitals.waiting)
     yield from _gauge("client_connections", "Open connections of clients.", vitals.connections)
     yield from _counter(
         "client_connections_turned_away", "Connections closed unread: too many.", vitals.connections_turned_away
@@ -109,21 +131,35 @@ def _process(tally: Tally, vitals: Vitals) -> Iterator[Metric]:
     yield from _counter(
         "passed_unconfigured", "Requests let through without a quota, for want of a config.", tally.passed_unconfigured
     )
+    told = "Times that the supervisor started the program anew, by what had become of the one before."
+    yield from _by("child_restarts", told, "cause", vitals.restarts)
+
+
+def _estimates(tally: Tally, vitals: Vitals) -> Iterator[Metric]:
     yield from _counter(
         "underestimated_tokens", "Tokens by which prompts were longer than estimated.", tally.underestimated_tokens
     )
+    yield from _gauge("requests_counting", "Requests whose tokens the engine is counting.", vitals.counting)
+    yield from _counter("tokenizer_asked", "Requests whose tokens the engine was to count.", tally.tokenizer_asked)
+    yield from _counter("tokenizer_late", "Those of them that were not counted in time.", tally.tokenizer_late)
+    if vitals.estimate_error is not None:
+        told = "Error of the estimate of a prompt's tokens, as a share of them, by quantile of the last prompts."
+        error = GaugeMetricFamily("kvquota_estimate_error_ratio", told, labels=("quantile",))
+        error.add_metric(("0.5",), vitals.estimate_error.p50)
+        error.add_metric(("0.9",), vitals.estimate_error.p90)
+        yield error
 
 
-def _channel(report: UsageReport, tally: Tally) -> Iterator[Metric]:
+def _channel(report: UsageReport, tally: Tally, vitals: Vitals) -> Iterator[Metric]:
     yield from _gauge("config_generation", "Generation of the config in force; 0: none.", report.in_force.generation)
     yield from _counter("configs_adopted", "Configs that came into force.", tally.configs_adopted)
-    rejected = CounterMetricFamily("kvquota_documents_rejected", "Documents refused, by reason.", labels=("reason",))
-    for reason, count in sorted(tally.configs_rejected.items()):
-        rejected.add_metric((reason,), count)
-    yield rejected
+    yield from _by("documents_rejected", "Documents refused, by reason.", "reason", tally.configs_rejected)
+    yield from _gauge(
+        "sync_age_seconds", "Time since the operator was last heard; missing: never.", vitals.sync_age_seconds
+    )
 
 
-def _engine(report: UsageReport, tally: Tally) -> Iterator[Metric]:
+def _engine(report: UsageReport, tally: Tally, vitals: Vitals) -> Iterator[Metric]:
     engine = report.engine
     yield from _gauge(
         "engine_up", "1 where the engine answers and says what it said before.", int(engine.state == "Ready")
@@ -131,11 +167,21 @@ def _engine(report: UsageReport, tally: Tally) -> Iterator[Metric]:
     yield from _gauge("engine_blocks", "KV blocks that the engine says it has, null block included.", engine.blocks)
     yield from _gauge("engine_used_blocks", "KV blocks that the engine says are in use.", engine.used_blocks)
     yield from _gauge("engine_sample_age_seconds", "Age of what the engine said.", engine.age_seconds)
+    yield from _gauge(
+        "engine_aborts_lost", "1 where the engine goes on with requests whose clients have gone.", engine.aborts_lost
+    )
     yield from _counter("engine_samples", "Times that the engine was asked and answered.", tally.samples_taken)
     yield from _counter("engine_samples_failed", "Times that the engine did not answer.", tally.samples_failed)
+    unsaid = GaugeMetricFamily("kvquota_engine_unsaid", "1 for what the engine does not say.", labels=("field",))
+    for name in vitals.unsaid:
+        unsaid.add_metric((name,), 1)
+    yield unsaid
 
 
-def _pool(report: UsageReport) -> Iterator[Metric]:
+def _pool(report: UsageReport, tally: Tally) -> Iterator[Metric]:
+    yield from _counter(
+        "guarantees_missed", "Guaranteed requests that waited and found no room.", tally.guarantees_missed
+    )
     pool = report.pool
     if pool is None:
         return

@@ -1,0 +1,75 @@
+"""The body as the engine gets it: the client's own, byte for byte, but for the fields that are this program's.
+
+Decides what these hold. Pure.
+
+Invariants:
+
+1. No field by which a client would steer the engine's scheduler or cache is passed on.
+2. A stream says how many tokens it had, also where the client did not ask for that.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from kvquota_sidecar.estimate.edit import edited
+from kvquota_sidecar.estimate.salt import engine_salt
+from kvquota_sidecar.estimate.shape import Shape
+from kvquota_sidecar.estimate.steering import WITHOUT_STEERING, engine_priority
+from kvquota_sidecar.proxy.identity import Directory
+
+_SALTED_ENGINES: Final = frozenset({"vLLM", "SGLang"})  # that keep their prefix cache apart by `cache_salt`
+_ASKED_FOR_USAGE: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
+_WITHOUT_PRIORITY: Final = frozenset({"/v1/messages"})  # routes whose body has no such field
+_USAGE_ASKED: Final = b'{"include_usage":true}'
+MAX_SALTS: Final = 10_000  # kept: one for each tenant, mostly; 2 MiB
+
+
+class Salts:
+    """The `cache_salt` of a tenant's requests under one config and identity, as JSON text; `key`: the pool's secret."""
+
+    def __init__(self, directory: Directory, key: bytes) -> None:
+        self.directory = directory
+        self._key = key
+        self._known: dict[tuple[str, str], bytes | None] = {}
+
+    def salt(self, tenant: str, client_salt: str) -> bytes | None:
+        """None: the engine gets none."""
+        asked = (tenant, client_salt)
+        if asked not in self._known:
+            if len(self._known) >= MAX_SALTS:
+                self._known.clear()
+            self._known[asked] = self._derived(tenant, client_salt)
+        return self._known[asked]
+
+    def _derived(self, tenant: str, client_salt: str) -> bytes | None:
+        config = self.directory.config
+        if config.engine_type not in _SALTED_ENGINES:
+            return None
+        salt = engine_salt(self._key, config.cache_isolation, tenant, client_salt)
+        return None if salt is None else msgspec.json.encode(salt)
+
+
+def lacks_usage(path: str, shape: Shape) -> bool:
+    """Whether the stream would end without the engine's own count, which only two routes have to be asked for."""
+    return shape.stream and not shape.include_usage and path in _ASKED_FOR_USAGE
+
+
+def priority_of(shape: Shape, tenant: str, directory: Directory, *, protected: bool) -> int | None:
+    """Its place in the engine's queue, lower is earlier; None where nobody knows how the engine has one."""
+    if directory.config.engine_type != "vLLM":
+        return None
+    own = directory.priority(tenant)
+    return engine_priority(protected=protected, tenant_priority=own, asked=shape.priority)
+
+
+def engine_body(body: bytes, path: str, shape: Shape, salt: bytes | None, priority: int | None) -> bytes:
+    """`body` of a request for `path`, with this program's fields in place of the client's."""
+    changes: dict[str, bytes | None] = {**WITHOUT_STEERING, "cache_salt": salt}
+    if priority is not None and path not in _WITHOUT_PRIORITY:
+        changes["priority"] = b"%d" % priority
+    if lacks_usage(path, shape):
+        changes["stream_options"] = _USAGE_ASKED
+    return edited(body, shape.fields, changes)

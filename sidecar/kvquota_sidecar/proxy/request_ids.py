@@ -1,0 +1,63 @@
+"""What a request is called: by this program, and by its client.
+
+Decides which id an answer carries.
+
+Invariants:
+
+1. The engine only ever gets the id of this program's own: it names its requests by it, and two tenants' clients may
+   have chosen the same.
+2. A client that sent one id of its own, short and plain, is answered with it; everybody else with this program's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from kvquota_sidecar.proxy.answers import Answer
+from kvquota_sidecar.proxy.head import Head
+
+HEADER: Final = b"x-request-id"
+_NOTE: Final = "request_ids.given"  # of a head: what `_given` gave
+_PLAIN: Final = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+
+
+class Name(msgspec.Struct, frozen=True):
+    """`own`: this program's; `given`: the client's, None where there was none that could be taken."""
+
+    own: str
+    given: str | None = None
+
+    @property
+    def field(self) -> bytes:
+        """The header line by which the client is told."""
+        return b"x-request-id: %b\r\n" % (self.own if self.given is None else self.given).encode()
+
+
+def name_of(head: Head | None, own: str) -> Name:
+    """The name of the request with that head, or of one whose head could not be read."""
+    if head is None:
+        return Name(own)
+    if _NOTE not in head.notes:
+        head.notes[_NOTE] = _given(head)
+    return Name(own, head.notes[_NOTE])
+
+
+def with_name(answer: Answer, name: Name) -> Answer:
+    """The answer with the name in its head."""
+    return Answer(answer.status, answer.body, answer.fields + name.field, answer.kind)
+
+
+def _given(head: Head) -> str | None:
+    given = head.values(HEADER)
+    return given[0].decode() if len(given) == 1 and _PLAIN.fullmatch(given[0]) is not None else None
+
+
+def numbered(prefix: str) -> Callable[[], str]:
+    """Ids of one process: `prefix`, which no other process has, and a number."""
+    numbers = itertools.count(1)
+    return lambda: f"{prefix}-{next(numbers):x}"

@@ -1,0 +1,187 @@
+"""Clients whose request is here and not with the engine yet: it waits for room, or for its tokens to be counted.
+
+Invariants:
+
+1. Nothing is sent to them while they wait, and their bodies count as held.
+2. One that leaves gives up its place, or the count, at once.
+3. Each leaves by exactly one door: to the engine, with a refusal, or gone.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from kvquota_api.amounts import Tokens
+from kvquota_sidecar.estimate.shape import Shape
+from kvquota_sidecar.ledger.asking import Admitted, AskedPrompt, Cause
+from kvquota_sidecar.proxy.counting import Counting
+from kvquota_sidecar.proxy.desk import Desk
+from kvquota_sidecar.proxy.identity import Directory
+from kvquota_sidecar.proxy.reading import Request
+from kvquota_sidecar.proxy.request_ids import Name
+from kvquota_sidecar.proxy.routes import Route
+from kvquota_sidecar.proxy.service import Client
+from kvquota_sidecar.refusals import Refusal
+from kvquota_sidecar.telemetry.tally import Outcome
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """A request that can be charged to a tenant."""
+
+    name: Name
+    request: Request
+    route: Route
+    tenant: str
+    directory: Directory
+    shape: Shape
+    client: Client
+
+
+class Clerk(Protocol):
+    """Who goes on with a request that has waited."""
+
+    def ask(self, wish: Wish, prompts: tuple[AskedPrompt, ...]) -> None:
+        """Ask the books for it, now that its prompts are exact."""
+
+    def forward(self, wish: Wish, prompts: tuple[AskedPrompt, ...], admitted: Admitted) -> None:
+        """Send it to the engine."""
+
+    def exact(self, wish: Wish, counts: tuple[Tokens, ...] | None) -> tuple[AskedPrompt, ...]:
+        """Its prompts by what the engine counted; None: it did not say in time."""
+
+    def turn_away(self, wish: Wish, refusal: Refusal) -> None:
+        """Answer it with a refusal that the books have counted."""
+
+
+class Waiter:
+    """An `Exchange` to its client and an `Applicant` to the desk. `ticket` is in the books until it is admitted."""
+
+    __slots__ = ("_clerk", "_desk", "_prompts", "_ticket", "_wish")
+
+    def __init__(self, wish: Wish, prompts: tuple[AskedPrompt, ...], ticket: int, clerk: Clerk, desk: Desk) -> None:
+        self._wish = wish
+        self._prompts = prompts
+        self._ticket = ticket
+        self._clerk = clerk
+        self._desk = desk
+        desk.waiting[ticket] = self
+        try:
+            wish.client.attach(self)
+        except BaseException:
+            self.client_gone()
+            raise
+
+    # What the client's side calls.
+
+    def client_gone(self) -> None:
+        if self._leave():
+            self._release(Cause.CLIENT_GONE)
+            self._desk.tally.requests[self._wish.route.path, Outcome.CLIENT_GONE] += 1
+            self._desk.turn()
+
+    def client_full(self) -> None:
+        """Nothing is sent to it."""
+
+    def client_ready(self) -> None:
+        """Nothing is sent to it."""
+
+    # What the desk calls.
+
+    def admitted(self, admitted: Admitted) -> None:
+        if self._leave():
+            self._clerk.forward(self._wish, self._prompts, admitted)
+
+    def missed(self, refusal: Refusal) -> None:
+        if self._leave():
+            self._desk.tally.guarantees_missed += 1
+            self._clerk.turn_away(self._wish, refusal)
+
+    def end(self, refusal: Refusal) -> None:
+        if self._leave():
+            self._release(Cause.DRAINED)
+            self._desk.books.count_refusal(self._wish.tenant, refusal, self._desk.clock())
+            self._clerk.turn_away(self._wish, refusal)
+
+    # The inside.
+
+    def _leave(self) -> bool:
+        return self._desk.waiting.pop(self._ticket, None) is not None
+
+    def _release(self, cause: Cause) -> None:
+        self._desk.books.release(self._ticket, cause, self._desk.clock())
+
+
+class Counted:
+    """An `Exchange` to its client while the engine counts its tokens. It holds nothing."""
+
+    __slots__ = ("_clerk", "_counting", "_desk", "_wish")
+
+    def __init__(self, wish: Wish, clerk: Clerk, desk: Desk) -> None:
+        self._wish = wish
+        self._clerk = clerk
+        self._desk = desk
+        self._counting: Counting | None = None
+        wish.client.attach(self)
+        desk.counting.add(self)
+
+    @property
+    def tenant(self) -> str:
+        return self._wish.tenant
+
+    def start(self) -> None:
+        """Have it counted; the rest follows by itself."""
+        wish = self._wish
+        self._counting = self._desk.tokenizer.count(
+            wish.tenant,
+            wish.directory.config.engine_type,
+            wish.route.path,
+            wish.request.body,
+            shape=wish.shape,
+            done=self._done,
+        )
+
+    # What the client's side calls.
+
+    def client_gone(self) -> None:
+        if self._leave():
+            self._desk.tally.requests[self._wish.route.path, Outcome.CLIENT_GONE] += 1
+            self._cancel()
+
+    def client_full(self) -> None:
+        """Nothing is sent to it."""
+
+    def client_ready(self) -> None:
+        """Nothing is sent to it."""
+
+    # What the desk calls.
+
+    def end(self, refusal: Refusal) -> None:
+        if self._leave():
+            self._cancel()
+            self._desk.books.count_refusal(self._wish.tenant, refusal, self._desk.clock())
+            self._clerk.turn_away(self._wish, refusal)
+
+    # The inside.
+
+    def _done(self, counts: tuple[Tokens, ...] | None) -> None:
+        if not self._leave():
+            return
+        self._desk.tally.tokenizer_late += counts is None
+        try:
+            self._clerk.ask(self._wish, self._clerk.exact(self._wish, counts))
+        except BaseException:
+            self._wish.client.break_off()
+            raise
+        self._desk.turn()
+
+    def _leave(self) -> bool:
+        if self not in self._desk.counting:
+            return False
+        self._desk.counting.remove(self)
+        return True
+
+    def _cancel(self) -> None:
+        if self._counting is not None:
+            self._counting.cancel()
