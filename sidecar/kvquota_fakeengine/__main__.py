@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from kvquota_fakeengine.listener import CannotListenError
 from kvquota_fakeengine.server import FakeEngineServer
-from kvquota_fakeengine.settings import EngineSettings
+from kvquota_fakeengine.settings import EngineSettings, Speech
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-num-batched-tokens", type=int, default=defaults.max_batched_tokens)
     parser.add_argument("--kv-cache-memory-bytes", type=int, help="the pool's size; --num-gpu-blocks-override wins")
     parser.add_argument("--num-gpu-blocks-override", type=int, help="the pool's size, the null block included")
+    parser.add_argument("--data-parallel-size", type=int, default=defaults.ranks, help="ranks with a pool each")
+    parser.add_argument("--api-server-count", type=int, default=defaults.api_servers)
     parser.add_argument("--scheduling-policy", choices=["fcfs", "priority"], default="fcfs")
     parser.add_argument("--enable-prompt-tokens-details", action="store_true")
     parser.add_argument("--enable-prefix-caching", action="store_true", help="it always is")
     fake = parser.add_argument_group("what vLLM has no flag for")
+    fake.add_argument("--speech", choices=list(Speech), default=defaults.speech, help="whose metrics it shows")
     fake.add_argument("--kv-bytes-per-token", type=int, default=defaults.kv_bytes_per_token)
     fake.add_argument("--decode-rate", type=float, default=defaults.decode_rate, help="tokens/s of one answer")
     fake.add_argument("--prefill-rate", type=float, default=defaults.prefill_rate, help="tokens/s of all prompts")
@@ -66,6 +69,9 @@ def _settings(given: argparse.Namespace) -> EngineSettings:
         model=given.served_model_name or given.model,
         block_tokens=given.block_size,
         blocks=_blocks(given),
+        ranks=given.data_parallel_size,
+        api_servers=given.api_server_count,
+        speech=Speech(given.speech),
         max_model_len=given.max_model_len,
         max_sequences=given.max_num_seqs,
         max_batched_tokens=given.max_num_batched_tokens,

@@ -45,7 +45,7 @@ class Answer:
     def take(self, index: int, emission: Emission) -> Piece | None:
         """Add a token; the piece that is now due, if one is."""
         choice = self._choices[index]
-        text = tokens.piece(emission.token)
+        text = "" if emission.token is None else tokens.piece(emission.token)
         choice.text += text
         choice.unsent += text
         choice.unsent_tokens += 1

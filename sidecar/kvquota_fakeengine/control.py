@@ -10,6 +10,7 @@ from aiohttp import web
 
 from kvquota_fakeengine.engine import FakeEngine
 from kvquota_fakeengine.misbehaviour import GOOD, Misbehaviour, misbehaviour_from
+from kvquota_fakeengine.scheduling import Scheduler
 
 # Long enough for any test, short enough that a forgotten one does not keep an engine wrong for ever.
 _LONGEST_SECONDS = 3600.0
@@ -75,19 +76,31 @@ class ControlRoutes:
 
 
 def state(engine: FakeEngine) -> dict[str, Any]:
-    """Who holds what, in blocks: what the metrics cannot tell apart."""
-    scheduler = engine.scheduler
+    """Who holds what, in blocks of all ranks: what the metrics cannot tell apart."""
+    ranks = [_rank_state(rank, scheduler) for rank, scheduler in enumerate(engine.schedulers)]
+    numbers = {name: sum(rank[name] for rank in ranks) for name in ("usable", "held", "cached")}
+    lists = {name: [each for rank in ranks for each in rank[name]] for name in ("waiting", "running", "lingering")}
+    return {"started_at": engine.started_at} | numbers | lists
+
+
+def _rank_state(rank: int, scheduler: Scheduler) -> dict[str, Any]:
     pool = scheduler.pool
+    running = [
+        {
+            "key": s.key,
+            "salt": s.work.salt,
+            "priority": s.work.priority,
+            "blocks": list(pool.table(s.key)),
+            "rank": rank,
+        }
+        for s in scheduler.running
+    ]
     return {
-        "started_at": engine.started_at,
         "usable": pool.usable,
         "held": pool.held,
         "cached": pool.cached,
         "waiting": [sequence.key for sequence in scheduler.waiting],
-        "running": [
-            {"key": s.key, "salt": s.work.salt, "priority": s.work.priority, "blocks": list(pool.table(s.key))}
-            for s in scheduler.running
-        ],
+        "running": running,
         "lingering": [{"key": key, "blocks": list(pool.table(key))} for key in sorted(scheduler.lingering)],
     }
 

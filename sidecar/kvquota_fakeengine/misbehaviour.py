@@ -34,6 +34,15 @@ class Metrics(StrEnum):
     HANG = "hang"  # nothing at all
 
 
+class Tokenizing(StrEnum):
+    """What `/tokenize` answers."""
+
+    RIGHT = "right"
+    MISSING = "missing"  # 404, as an engine that has no such route
+    ERROR = "error"  # 500
+    HANG = "hang"  # nothing at all
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misbehaviour:
     """Everything off by default. Token counts are those of one answer; a frame is one server-sent event."""
@@ -48,6 +57,8 @@ class Misbehaviour:
     tokens_per_frame: int = 1
     usage: Usage = Usage.RIGHT
     metrics: Metrics = Metrics.RIGHT
+    tokenizing: Tokenizing = Tokenizing.RIGHT
+    aborts_lost: bool = False  # a request whose client has gone goes on to its end
     freeing_delay_seconds: float | None = None
     announced_blocks: int | None = None
 
@@ -108,6 +119,8 @@ _READERS: Mapping[str, Callable[[str, Any], Any]] = {
     "tokens_per_frame": _at_least_one,
     "usage": _one_of(Usage),
     "metrics": _one_of(Metrics),
+    "tokenizing": _one_of(Tokenizing),
+    "aborts_lost": _switch,
     "freeing_delay_seconds": _number,
     "announced_blocks": _count,
 }

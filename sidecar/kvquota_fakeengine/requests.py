@@ -83,7 +83,7 @@ def read_chat(document: Mapping[str, Any], settings: EngineSettings, priority_he
 def read_completion(
     document: Mapping[str, Any], settings: EngineSettings, priority_header: str | None
 ) -> GenerateRequest:
-    prompts = _prompts(document.get("prompt"))
+    prompts = prompts_of(document.get("prompt"), "prompt")
     limit = _optional(document, "max_tokens", _integer) if "max_tokens" in document else _COMPLETION_DEFAULT_TOKENS
     common = _Common.read(document, priority_header)
     require_model(document, settings)
@@ -142,7 +142,7 @@ class _Common:
             include_usage=include_usage,
             continuous_usage=include_usage and bool(_optional(options or {}, "continuous_usage_stats", _boolean)),
             ignore_eos=bool(_optional(document, "ignore_eos", _boolean)),
-            salt=_salt(document.get("cache_salt")),
+            salt=salt_of(document),
             priority=_priority(document, priority_header),
         )
 
@@ -173,6 +173,18 @@ class _Common:
 
 def _output_room(prompt_tokens: int, limit: int | None, max_model_len: int) -> int:
     """How many tokens the answer may get: what is asked for, silently cut to what the context leaves."""
+    require_fit(prompt_tokens, max_model_len)
+    if limit is not None and limit > max_model_len:
+        raise _bad(f"max_tokens={limit} cannot be greater than max_model_len={max_model_len}.", "max_tokens")
+    room = max_model_len - prompt_tokens
+    room = room if limit is None else min(limit, room)
+    if room < 1:
+        raise _bad(f"max_tokens must be at least 1, got {room}.", "max_tokens")
+    return room
+
+
+def require_fit(prompt_tokens: int, max_model_len: int) -> None:
+    """A prompt has a token, and no more than the context."""
     if prompt_tokens == 0:
         raise _bad("The decoder prompt cannot be empty")
     if prompt_tokens > max_model_len:
@@ -181,13 +193,17 @@ def _output_room(prompt_tokens: int, limit: int | None, max_model_len: int) -> i
             f" {prompt_tokens} input tokens. Please reduce the length of the input prompt."
         )
         raise _bad(message, "input_tokens")
-    if limit is not None and limit > max_model_len:
-        raise _bad(f"max_tokens={limit} cannot be greater than max_model_len={max_model_len}.", "max_tokens")
-    room = max_model_len - prompt_tokens
-    room = room if limit is None else min(limit, room)
-    if room < 1:
-        raise _bad(f"max_tokens must be at least 1, got {room}.", "max_tokens")
-    return room
+
+
+def read_rank(header: str | None, settings: EngineSettings) -> int | None:
+    """The data-parallel rank that a request names; a header that is no number is as good as none."""
+    try:
+        rank = None if header is None else int(header)
+    except ValueError:
+        return None
+    if rank is not None and not 0 <= rank < settings.ranks:
+        raise _bad(f"data_parallel_rank {rank} is out of range [0, {settings.ranks}).")
+    return rank
 
 
 def _messages(document: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -214,33 +230,34 @@ def _text_part(part: Any, where: str) -> str:
     raise _invalid("Only text parts are understood", f"{where}.content")
 
 
-def _prompts(prompt: Any) -> tuple[tuple[int, ...], ...]:
+def prompts_of(prompt: Any, field: str) -> tuple[tuple[int, ...], ...]:
     """A text, a list of token ids, a list of texts or a list of lists of token ids."""
     if prompt is None or prompt == "":
-        raise _bad("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
+        raise _bad("Either prompt or prompt_embeds must be provided and non-empty.", field)
     if isinstance(prompt, str):
         return (tuple(tokens.encode(prompt)),)
     if not isinstance(prompt, list):
-        raise _invalid("Input should be a valid list", "body.prompt")
+        raise _invalid("Input should be a valid list", f"body.{field}")
     if not prompt:
         raise _bad("You must pass at least one prompt")
     if all(isinstance(item, str) for item in prompt):
         return tuple(tuple(tokens.encode(item)) for item in prompt)
     if all(isinstance(item, list) for item in prompt):
-        return tuple(_token_ids(item) for item in prompt)
-    return (_token_ids(prompt),)
+        return tuple(_token_ids(item, field) for item in prompt)
+    return (_token_ids(prompt, field),)
 
 
-def _token_ids(items: Sequence[Any]) -> tuple[int, ...]:
+def _token_ids(items: Sequence[Any], field: str) -> tuple[int, ...]:
     for number, item in enumerate(items):
         if not isinstance(item, int) or isinstance(item, bool):
-            raise _invalid("Input should be a valid integer", f"body.prompt.{number}")
+            raise _invalid("Input should be a valid integer", f"body.{field}.{number}")
         if not 0 <= item < tokens.VOCABULARY:
             raise _bad(f"Token id {item} is out of vocabulary")
     return tuple(items)
 
 
-def _salt(value: Any) -> str | None:
+def salt_of(document: Mapping[str, Any]) -> str | None:
+    value = document.get("cache_salt")
     if value is None:
         return None
     if not isinstance(value, str) or not value:
@@ -292,6 +309,11 @@ def _boolean(value: Any) -> bool | None:
 def _bad(message: str, param: str | None = None) -> Refused:
     suffix = f" (parameter={param})" if param else ""
     return Refused(400, message + suffix, "BadRequestError", param)
+
+
+def refuse_body(message: str) -> Refused:
+    """A body that has the wrong shape."""
+    return _invalid(message, "body")
 
 
 def _invalid(message: str, param: str | None) -> Refused:

@@ -177,15 +177,17 @@ class Scheduler:
         if position == 0:
             self.totals.prompt_tokens += len(sequence.work.prompt)
             self.totals.cached_prompt_tokens += cached
-        sequence.tokens.append(answer_token(position))
-        self.totals.generation_tokens += 1
+        token = answer_token(position) if sequence.work.output_tokens else None
+        if token is not None:
+            sequence.tokens.append(token)
+            self.totals.generation_tokens += 1
         # As in vLLM, a preemption shows in the counter only once the sequence produces again.
         self.totals.preemptions += sequence.untold_preemptions
         sequence.untold_preemptions = 0
         finish = self._finished(sequence) if sequence.produced == sequence.work.output_tokens else None
         return Emission(
             key=sequence.key,
-            token=sequence.tokens[-1],
+            token=token,
             position=position,
             prompt_tokens=len(sequence.work.prompt),
             cached_tokens=cached,

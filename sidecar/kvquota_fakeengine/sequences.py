@@ -18,7 +18,8 @@ class Finish(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What is asked of the engine for one sequence: at least one prompt token, `output_tokens` ≥ 1 to produce."""
+    """What is asked of the engine for one sequence: at least one prompt token, and `output_tokens` to produce; 0 where
+    only the prompt is to be computed, for an embedding or a score."""
 
     prompt: tuple[int, ...]
     output_tokens: int
@@ -52,10 +53,13 @@ class RunningSequence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emission:
-    """One token of a sequence's answer; `position` counts from 0. `finish` is set on the last one."""
+    """One token of a sequence's answer; `position` counts from 0. `finish` is set on the last one.
+
+    `token` is None where only the prompt was to be computed.
+    """
 
     key: str
-    token: int
+    token: int | None
     position: int
     prompt_tokens: int
     cached_tokens: int

@@ -213,6 +213,16 @@ def test_a_stalled_sequence_holds_its_blocks_and_lets_others_go_on() -> None:
     assert [e.key for e in step(one)] == ["a", "b"]
 
 
+def test_a_prompt_without_an_output_holds_its_blocks_for_its_steps_and_produces_nothing() -> None:
+    one = scheduler(max_batched_tokens=8)
+    one.submit("a", work(10, 0))
+    assert step(one) == []
+    assert one.pool.held == 3
+    (emission,) = step(one)
+    assert (emission.token, emission.finish) == (None, Finish.LENGTH)
+    assert (one.pool.held, one.totals.prompt_tokens, one.totals.generation_tokens) == (0, 10, 0)
+
+
 class SchedulerMachine(RuleBasedStateMachine):
     """Requests of all kinds on a pool that is often too small; whatever was asked for is produced exactly once."""
 

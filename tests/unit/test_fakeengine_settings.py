@@ -5,7 +5,7 @@ import re
 import pytest
 
 from kvquota_fakeengine.__main__ import Options, read_options
-from kvquota_fakeengine.settings import EngineSettings
+from kvquota_fakeengine.settings import EngineSettings, Speech
 
 
 def test_without_flags_everything_has_its_default() -> None:
@@ -17,6 +17,7 @@ def test_the_flags_that_vllm_takes_size_the_pool_and_the_last_one_wins() -> None
     flags = "--host 0.0.0.0 --port 9 --model /m --served-model-name llama --block-size 32 --max-model-len 2048"
     flags += " --kv-cache-memory-bytes 16777216 --kv-bytes-per-token 1024 --scheduling-policy priority"
     flags += " --enable-prompt-tokens-details --max-num-seqs 8 --max-num-batched-tokens 512 --host 127.0.0.1"
+    flags += " --data-parallel-size 2 --api-server-count 3"
     options = read_options(flags.split())
     expected = EngineSettings(
         model="llama",
@@ -25,6 +26,8 @@ def test_the_flags_that_vllm_takes_size_the_pool_and_the_last_one_wins() -> None
         max_model_len=2048,
         max_sequences=8,
         max_batched_tokens=512,
+        ranks=2,
+        api_servers=3,
         by_priority=True,
         kv_bytes_per_token=1024,
     )
@@ -33,10 +36,12 @@ def test_the_flags_that_vllm_takes_size_the_pool_and_the_last_one_wins() -> None
 
 def test_what_vllm_has_no_flag_for_can_be_set_too() -> None:
     flags = "--decode-rate 50 --prefill-rate 1000 --answer-tokens 7 --freeing-delay-ms 250 --control-port 9000"
+    flags += " --speech sglang"
     options = read_options(flags.split())
     settings = options.settings
     assert (settings.decode_rate, settings.prefill_rate, settings.answer_tokens) == (50, 1000, 7)
     assert (settings.freeing_delay_seconds, options.control_port) == (0.25, 9000)
+    assert settings.speech is Speech.SGLANG
 
 
 def test_an_override_of_the_block_count_beats_the_bytes() -> None:
@@ -50,8 +55,10 @@ def test_an_override_of_the_block_count_beats_the_bytes() -> None:
         ({"blocks": 64, "block_tokens": 16, "max_model_len": 1024}, "give the KV cache at least 65 blocks"),
         ({"max_sequences": 0}, "must be above 0"),
         ({"decode_rate": 0.0}, "must be above 0"),
+        ({"ranks": 0}, "must be above 0"),
+        ({"api_servers": 0}, "must be above 0"),
     ],
-    ids=["a pool that does not hold one request", "no sequences", "no progress"],
+    ids=["a pool that does not hold one request", "no sequences", "no progress", "no rank", "no server"],
 )
 def test_settings_that_cannot_work_are_refused(changes: dict[str, int], says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):

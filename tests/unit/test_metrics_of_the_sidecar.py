@@ -3,8 +3,12 @@
 import io
 import json
 from collections.abc import Iterable
+from dataclasses import replace
+
+import msgspec
 
 from kvquota_api.usage import Counts, EngineUsage, InForce, PoolUsage, TenantUsage, UsageReport
+from kvquota_sidecar.estimate.ratio import EstimateError
 from kvquota_sidecar.telemetry.journal import LINES_PER_SECOND, Journal
 from kvquota_sidecar.telemetry.metrics import MAX_TENANT_LABELS, Exposition, Vitals
 from kvquota_sidecar.telemetry.tally import Outcome, Tally
@@ -44,12 +48,13 @@ def samples(text: bytes) -> dict[str, float]:
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
 
-def rendered(reported: UsageReport, *, with_tenants: bool = False) -> dict[str, float]:
+def rendered(reported: UsageReport, *, with_tenants: bool = False, vitals: Vitals = VITALS) -> dict[str, float]:
     tally = Tally(passed_unconfigured=5, configs_adopted=6, underestimated_tokens=7, samples_taken=8, samples_failed=9)
     tally.drains_taken_back = 12
+    tally.tokenizer_asked, tally.tokenizer_late, tally.guarantees_missed = 13, 14, 15
     tally.requests["/v1/completions", Outcome.ANSWERED] = 10
     tally.configs_rejected["WrongPod"] = 11
-    return samples(Exposition(lambda: reported, tally, lambda: VITALS).render(with_tenants))
+    return samples(Exposition(lambda: reported, tally, lambda: vitals).render(with_tenants))
 
 
 WITHOUT_ENGINE = {
@@ -62,6 +67,11 @@ WITHOUT_ENGINE = {
     "kvquota_drains_taken_back_total": 12,
     "kvquota_passed_unconfigured_total": 5,
     "kvquota_underestimated_tokens_total": 7,
+    "kvquota_requests_waiting": 0,
+    "kvquota_requests_counting": 0,
+    "kvquota_tokenizer_asked_total": 13,
+    "kvquota_tokenizer_late_total": 14,
+    "kvquota_guarantees_missed_total": 15,
     "kvquota_config_generation": 3,
     "kvquota_configs_adopted_total": 6,
     'kvquota_documents_rejected_total{reason="WrongPod"}': 11,
@@ -88,6 +98,31 @@ def test_engine_and_pool_are_shown_to_everybody() -> None:
         "kvquota_pool_unattributed_blocks": 1,
         "kvquota_pool_pressure_ratio": 0.125,
         'kvquota_pool_rung{rung="Shed"}': 1,
+    }
+
+
+def test_what_only_some_sidecars_know_is_shown_where_they_know_it() -> None:
+    vitals = replace(
+        VITALS,
+        waiting=5,
+        counting=6,
+        estimate_error=EstimateError(p50=0.04, p90=0.2, count=50),
+        restarts={"hung": 2, "killed": 1},
+        sync_age_seconds=3.5,
+        unsaid=("running",),
+    )
+    lost = EngineUsage(aborts_lost=True)
+    found = rendered(msgspec.structs.replace(report(measured=False), engine=lost), vitals=vitals)
+    assert dict(found.items() - WITHOUT_ENGINE.items()) == {
+        "kvquota_requests_waiting": 5,
+        "kvquota_requests_counting": 6,
+        'kvquota_estimate_error_ratio{quantile="0.5"}': 0.04,
+        'kvquota_estimate_error_ratio{quantile="0.9"}': 0.2,
+        'kvquota_child_restarts_total{cause="hung"}': 2,
+        'kvquota_child_restarts_total{cause="killed"}': 1,
+        "kvquota_sync_age_seconds": 3.5,
+        'kvquota_engine_unsaid{field="running"}': 1,
+        "kvquota_engine_aborts_lost": 1,
     }
 
 
@@ -135,6 +170,16 @@ def test_a_line_is_one_json_object_without_what_is_missing() -> None:
     Journal(stream, lambda: 12.34567).write("refused", tenant="a\nb", status=429, code=None)
     assert stream.getvalue().count("\n") == 1
     assert written(stream) == [{"at": 12.346, "event": "refused", "tenant": "a\nb", "status": 429}]
+
+
+def test_a_line_that_was_asked_for_and_may_not_be_written_counts_as_left_out() -> None:
+    stream, clock = io.StringIO(), ManualClock(now=100.0)
+    journal = Journal(stream, clock)
+    while journal.may_write():
+        journal.write("refused")
+    clock.now = 101.0
+    journal.write("refused")
+    assert written(stream)[-1] == {"at": 101.0, "event": "refused", "linesLeftOut": 1}
 
 
 def test_a_flood_is_counted_and_not_written() -> None:

@@ -8,8 +8,10 @@ from typing import Final
 
 from kvquota_api.usage import EngineState, EngineUsage
 from kvquota_sidecar.clock import Clock
+from kvquota_sidecar.engines.aborts import Aborts, Load
 from kvquota_sidecar.engines.fetching import EngineUnavailableError
 from kvquota_sidecar.engines.port import EngineSampler
+from kvquota_sidecar.engines.unsaid import unsaid
 from kvquota_sidecar.ledger.asking import EngineSample
 from kvquota_sidecar.telemetry.tally import Tally
 
@@ -17,10 +19,16 @@ from kvquota_sidecar.telemetry.tally import Tally
 # engine's metrics takes less, and whoever reads them wants to know that nobody measures.
 BELIEVED_SECONDS: Final = 10.0
 BELIEVED_PERIODS: Final = 5
+HURRY_SECONDS: Final = 0.1  # between two samples while somebody waits for blocks: they are freed within a step or two
 
 
 class EngineWatch:
-    """Takes a sample every `period_seconds`, or at once when poked; `observe` hears of every sample."""
+    """Takes a sample every `period_seconds`, every HURRY_SECONDS while `hurried`, or at once when poked.
+
+    There is never more than one under way, and the engine rests between two for at least as long as one takes it.
+    `observe` hears of every sample; `silent` of what the engine does not say, whenever that changes. `load`: what the
+    engine was given, None where nobody counts.
+    """
 
     def __init__(
         self,
@@ -29,17 +37,28 @@ class EngineWatch:
         tally: Tally,
         clock: Clock,
         period_seconds: float,
+        *,
+        hurried: Callable[[], bool] = lambda: False,
+        silent: Callable[[tuple[str, ...]], None] = lambda _: None,
+        load: Callable[[], Load | None] = lambda: None,
     ) -> None:
         self._sampler = sampler
         self._observe = observe
         self._tally = tally
         self._clock = clock
         self._period_seconds = period_seconds
+        self._hurried = hurried
+        self._silent = silent
+        self._load = load
+        self._aborts = Aborts()
+        self._aborts_lost: bool | None = None
         self._poked = asyncio.Event()
+        self._sampling = asyncio.Lock()
         self._sample: EngineSample | None = None
         self._seen_at = 0.0
         self.state: EngineState = "Unknown"
         self.trouble = ""  # why the last sample failed
+        self.unsaid: tuple[str, ...] = ()  # what the last answer left out
 
     def poke(self) -> None:
         """Take the next sample at once."""
@@ -47,28 +66,56 @@ class EngineWatch:
 
     async def run(self) -> None:
         """Sample until cancelled."""
+        loop = asyncio.get_running_loop()
         while True:
+            begun = loop.time()
             await self.take()
+            await self._rest(begun, took=loop.time() - begun)
+
+    async def _rest(self, begun: float, took: float) -> None:
+        """Until the next sample is due, or somebody pokes."""
+        loop = asyncio.get_running_loop()
+        while not self._poked.is_set():
+            wait = HURRY_SECONDS if self._hurried() else self._period_seconds
+            left = max(begun + wait, begun + 2 * took) - loop.time()
+            if left <= 0:
+                break
             try:
-                async with asyncio.timeout(self._period_seconds):
+                async with asyncio.timeout(min(left, HURRY_SECONDS)):
                     await self._poked.wait()
             except TimeoutError:
                 pass
-            self._poked.clear()
+        self._poked.clear()
 
     async def take(self) -> None:
-        """Take one sample."""
-        try:
-            sample = await self._sampler.sample()
-        except EngineUnavailableError as error:
-            self.state, self.trouble = "Down", str(error)
-            self._tally.samples_failed += 1
-            return
+        """Take one sample, after the one that is under way."""
+        async with self._sampling:
+            before = self._load()
+            try:
+                sample = await self._sampler.sample()
+            except EngineUnavailableError as error:
+                self.state, self.trouble = "Down", str(error)
+                self._tally.samples_failed += 1
+                return
+            self._took(sample, before)
+
+    def _took(self, sample: EngineSample | None, before: Load | None) -> None:
         self.state, self.trouble = "Ready", ""
         self._tally.samples_taken += 1
-        if sample is not None:
-            self._sample, self._seen_at = sample, self._clock()
-            self._observe(sample)
+        self._notice_silence(sample)
+        if sample is None:
+            return
+        self._sample, self._seen_at = sample, self._clock()
+        after = self._load()
+        if before is not None and after is not None:
+            self._aborts_lost = self._aborts.look(sample, before, after, self._seen_at)
+        self._observe(sample)
+
+    def _notice_silence(self, sample: EngineSample | None) -> None:
+        missing = unsaid(sample)
+        if missing != self.unsaid:
+            self.unsaid = missing
+            self._silent(missing)
 
     def usage(self) -> EngineUsage:
         """For the report; what was never seen, or so long ago that it says nothing, is missing.
@@ -88,4 +135,5 @@ class EngineWatch:
             running=sample.running,
             waiting=sample.waiting,
             age_seconds=round(age, 3),
+            aborts_lost=self._aborts_lost,
         )
