@@ -15,6 +15,7 @@ from kvquota_api.meta import ADMIN_PORT
 from kvquota_api.pod_config import FailurePolicy
 from kvquota_sidecar.proxy.engine_side import EngineAddress
 from kvquota_sidecar.proxy.hub import Patience
+from kvquota_sidecar.tls import CertificateFiles
 
 ENV_PREFIX: Final = "KVQUOTA_"
 MIB: Final = 1024 * 1024
@@ -41,7 +42,9 @@ class Settings:
     who besides this pod and its gateway may start the drain. `drain_seconds`: how long running requests may go on
     (below the pod's grace period); `lame_duck_seconds`: how long new ones are still taken then. `silence_seconds`: how
     long an engine may send nothing for a request. `drain_hook`: whether the admin port can begin the drain, as a
-    kubelet asks it to. Other seconds are periods.
+    kubelet asks it to. `hang_seconds`: how long the program may show no sign of life to its supervisor. `tls`: of the
+    traffic port; None: plain. `settle_seconds`: how long it is not ready at first, while the engine may still work for
+    clients of before. Other seconds are periods.
     """
 
     listen: Bind = Bind("0.0.0.0", 8000)  # noqa: S104 - it takes the engine's port, which is open to the cluster
@@ -59,6 +62,9 @@ class Settings:
     silence_seconds: float = 600.0
     sample_seconds: float = 1.0
     files_seconds: float = 2.0
+    hang_seconds: float = 10.0
+    settle_seconds: float = 5.0
+    tls: CertificateFiles | None = None
     patience: Patience = field(default_factory=Patience)
 
 
@@ -83,6 +89,8 @@ def read_settings(arguments: Sequence[str], environ: Mapping[str, str], *, memor
         silence_seconds=_number("--engine-silence-seconds", given.engine_silence_seconds, least=0.001),
         sample_seconds=_number("--sample-seconds", given.sample_seconds, least=0.05),
         files_seconds=_number("--files-seconds", given.files_seconds, least=0.05),
+        hang_seconds=_number("--hang-seconds", given.hang_seconds, least=1.0),
+        tls=_tls(given.tls_cert, given.tls_key),
         patience=_patience(given, memory_bytes),
     )
 
@@ -112,7 +120,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser(environ: Mapping[str, str]) -> _Parser:
-    parser = _Parser(prog="kvquota_sidecar", description=__doc__, allow_abbrev=False)
+    parser = _Parser(prog="kvquota-sidecar", description=__doc__, allow_abbrev=False)
 
     def flag(name: str, default: str, told: str) -> None:
         variable = ENV_PREFIX + name.lstrip("-").replace("-", "_").upper()
@@ -133,12 +141,23 @@ def _parser(environ: Mapping[str, str]) -> _Parser:
     flag("--engine-silence-seconds", "600", "how long the engine may send nothing for a request")
     flag("--sample-seconds", "1", "between two readings of the engine's metrics")
     flag("--files-seconds", "2", "between two looks at the files")
+    flag("--hang-seconds", "10", "without a sign of life, after which the program is started anew")
+    flag("--tls-cert", "", "PEM file of the traffic port's certificate and its issuers; none: no TLS")
+    flag("--tls-key", "", "PEM file of the certificate's key; both are read again when they change")
     flag("--max-body-mib", "8", "the largest request body, in MiB")
     flag(
         "--max-buffered-mib", "", "of all bodies together; none: a third of the memory limit less 64 MiB, else 256 MiB"
     )
     flag("--max-connections", "8192", "of clients, at a time")
     return parser
+
+
+def _tls(certificate: str, key: str) -> CertificateFiles | None:
+    if not certificate and not key:
+        return None
+    if not certificate or not key:
+        raise SettingsError("--tls-cert and --tls-key belong together: give both, or neither")
+    return CertificateFiles(Path(certificate), Path(key))
 
 
 def _policy(text: str) -> FailurePolicy:

@@ -29,32 +29,40 @@ from kvquota_sidecar.channel.neighbours import gateways
 from kvquota_sidecar.channel.reporting import Reporter
 from kvquota_sidecar.channel.standing import Standing
 from kvquota_sidecar.clock import Clock
+from kvquota_sidecar.engines.aborts import Load
 from kvquota_sidecar.engines.sampling import MetricsSampler
 from kvquota_sidecar.engines.watching import EngineWatch
 from kvquota_sidecar.estimate.ratio import Ratios
+from kvquota_sidecar.inheritance import Heart, Inheritance, Keepsake
 from kvquota_sidecar.ledger.asking import EngineSample
 from kvquota_sidecar.ledger.books import Books
+from kvquota_sidecar.listening import BACKLOG, Listeners, Sockets, address
 from kvquota_sidecar.proxy.client_side import ClientConnection
+from kvquota_sidecar.proxy.counting import Tokenizer
+from kvquota_sidecar.proxy.desk import Desk
 from kvquota_sidecar.proxy.draining import Drain
 from kvquota_sidecar.proxy.engine_side import EnginePool
 from kvquota_sidecar.proxy.hub import Hub, Patience
-from kvquota_sidecar.proxy.relay import Desk
+from kvquota_sidecar.proxy.request_ids import numbered
 from kvquota_sidecar.proxy.traffic import Admittance, Traffic
 from kvquota_sidecar.refusals import Code, refuse
 from kvquota_sidecar.settings import Bind, Settings
 from kvquota_sidecar.telemetry.journal import Journal
 from kvquota_sidecar.telemetry.metrics import Exposition, Vitals
 from kvquota_sidecar.telemetry.tally import Outcome, Tally
+from kvquota_sidecar.tls import Certificate, CertificateError, TlsClientConnection, options
 
 TICK_SECONDS: Final = 0.05  # how late a deadline or the end of a drain may be noticed
 FLUSH_SECONDS: Final = 2.0  # for the last bytes to clients that read, when everything else is over
-_BACKLOG: Final = 4096
 # A sync carries config and identity of up to 10,000 tenants (about 5 MiB); the operator is one client per pod.
 _ADMIN_PATIENCE: Final = Patience(max_body_bytes=16 * 1024 * 1024, max_connections=256)
 
 
 class Sidecar:
-    """See the module. `clock` is monotonic seconds, `wall` Unix seconds; log lines go to `log`."""
+    """See the module. `clock` is monotonic seconds, `wall` Unix seconds; log lines go to `log`.
+
+    `inherited`: what a supervisor left; None where this is part of another program, and binds its own sockets.
+    """
 
     def __init__(
         self,
@@ -63,10 +71,19 @@ class Sidecar:
         clock: Clock = time.monotonic,
         wall: Clock = time.time,
         log: TextIO = sys.stdout,
+        inherited: Inheritance | None = None,
     ) -> None:
+        """Raises CertificateError."""
         self.settings = settings
+        self._inherited = inherited
+        self._heart = None if inherited is None else Heart(inherited.beat, clock)
+        self._keepsake = Keepsake(None if inherited is None else inherited.kept)
+        self._listeners: Listeners
+        self._certificate = None if settings.tls is None else Certificate(settings.tls)
         self._clock = clock
         self._wall = wall
+        self._started_at = clock()
+        self._heard_at: float | None = None  # of the operator
         self._root: asyncio.Task[None] | None = None
         self._tasks: asyncio.TaskGroup
         self._started = asyncio.Event()
@@ -84,15 +101,16 @@ class Sidecar:
     @property
     def traffic_address(self) -> Bind:
         """Where the traffic port is bound."""
-        return _bound(self._servers[0])
+        return address(self._listeners.traffic)
 
     @property
     def admin_address(self) -> Bind:
         """Where the admin port is bound."""
-        return _bound(self._servers[1])
+        return address(self._listeners.admin)
 
     def sync(self, request: SyncRequest) -> UsageReport:
         """Take what a sync brings, and answer with the usage: the same as POST /v1/sync."""
+        self._heard_at = self._clock()
         self._standing.offer(request)
         return self._reporter.report()
 
@@ -107,6 +125,7 @@ class Sidecar:
 
     async def start(self) -> None:
         """Listen. Raises OSError where a port cannot be bound."""
+        self._keepsake.offer(self._standing.offer_identity, self._standing.offer_config)
         self._files.look()
         await self._bind()
         self._root = asyncio.create_task(self._run())
@@ -152,18 +171,28 @@ class Sidecar:
             await self._close()
 
     async def _bind(self) -> None:
-        ports: tuple[tuple[Callable[[], asyncio.Protocol], Bind], ...] = (
-            (lambda: ClientConnection(self._traffic_hub), self.settings.listen),
-            (lambda: ClientConnection(self._admin_hub), self.settings.admin),
-        )
+        inherited = self._inherited
+        self._listeners = Listeners.bound(self.settings) if inherited is None else inherited.listeners
         try:
-            for connection, bind in ports:
-                self._servers.append(await _listening(connection, bind))
+            await self._serve_on(self._listeners.traffic, self._traffic_connection, self._certificate)
+            await self._serve_on(self._listeners.admin, lambda: ClientConnection(self._admin_hub), None)
         except OSError:
-            for server in self._servers:
-                server.close()
+            self._listeners.close()
             raise
+        self._beat()
         self._say_where()
+
+    async def _serve_on(
+        self, sockets: Sockets, connection: Callable[[], asyncio.Protocol], certificate: Certificate | None
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        for each in sockets:
+            secure = options(certificate)
+            server = await loop.create_server(connection, sock=each, backlog=BACKLOG, start_serving=False, **secure)
+            self._servers.append(server)
+
+    def _traffic_connection(self) -> asyncio.Protocol:
+        return (ClientConnection if self._certificate is None else TlsClientConnection)(self._traffic_hub)
 
     def _say_where(self) -> None:
         self.journal.write(
@@ -173,19 +202,25 @@ class Sidecar:
             engine=self._pool.address.authority.decode(),
             failurePolicy=self.settings.failure_policy,
             generation=self._standing.documents.in_force().generation,
+            tls=None if self.settings.tls is None else str(self.settings.tls.certificate),
         )
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_SECONDS)
+            self._beat()
             self._traffic_hub.expire()
             self._admin_hub.expire()
-            self._desk.expire()
+            self._desk.tick()
             self._pool.expire()
             if self._standing.is_over:
                 self._drained.set()
             if self._standing.stay():
                 self._drained.clear()
+
+    def _beat(self) -> None:
+        if self._heart is not None:
+            self._heart.beat()
 
     async def _leave(self) -> None:
         self._standing.leave(final=True)
@@ -223,9 +258,11 @@ class Sidecar:
             books=self.books,
             ratios=Ratios(),
             pool=self._pool,
+            tokenizer=Tokenizer(self._pool),
             tally=self.tally,
             journal=self.journal,
             clock=self._clock,
+            new_id=numbered(secrets.token_hex(8)),
             silence_seconds=settings.silence_seconds,
         )
         self._standing = Standing(
@@ -233,17 +270,19 @@ class Sidecar:
             policy=settings.failure_policy,
             pod_uid=settings.pod_uid,
             adopt=self._configure,
-            running=lambda: len(self._desk.running),
+            keep=self._keepsake.keep,
+            running=lambda: self._desk.at_work,
+            settled=self._settled,
             clock=self._clock,
             journal=self.journal,
             tally=self.tally,
         )
-        sampler = MetricsSampler(self._pool)
-        self._engine = EngineWatch(sampler, self._observe, self.tally, self._clock, settings.sample_seconds)
+        self._engine = self._make_watch()
         self._reporter = Reporter(
             self.books,
             self._standing,
             self._engine.usage,
+            self._estimate_error_percent,
             epoch=secrets.token_hex(8),
             clock=self._clock,
             wall=self._wall,
@@ -252,12 +291,27 @@ class Sidecar:
         self._traffic_hub = Hub[Admittance](self._make_traffic(), settings.patience, self._clock, self._wall)
         self._admin_hub = Hub[AdminContext](self._make_admin(), _ADMIN_PATIENCE, self._clock, self._wall)
 
+    def _make_watch(self) -> EngineWatch:
+        return EngineWatch(
+            MetricsSampler(self._pool, engine_type=self._engine_type, wall=self._wall),
+            self._observe,
+            self.tally,
+            self._clock,
+            self.settings.sample_seconds,
+            hurried=lambda: self.books.someone_waits,
+            silent=lambda fields: self.journal.write("engine_silent", missing=", ".join(fields)),
+            load=lambda: Load(given=self.books.sequences, cut=self.books.cut),
+        )
+
+    def _engine_type(self) -> str | None:
+        config = self._standing.documents.config
+        return None if config is None else config.engine_type
+
     def _make_traffic(self) -> Traffic:
         return Traffic(
             self._desk,
             self._standing,
             policy=self.settings.failure_policy,
-            new_id=lambda: secrets.token_hex(16),
             salt_key=secrets.token_bytes(32),
             wall=self._wall,
         )
@@ -285,16 +339,39 @@ class Sidecar:
             files.append(WatchedFile(folder / "identity.json", lambda data: standing.offer_identity(data, "File")))
         if self.settings.config is not None:
             files.append(WatchedFile(self.settings.config, lambda data: standing.offer_config(data, "File")))
+        if self.settings.tls is not None:
+            files.append(WatchedFile(self.settings.tls.certificate, self._certify))
+            files.append(WatchedFile(self.settings.tls.key, self._certify))
         return tuple(files)
+
+    def _certify(self, _content: bytes) -> None:
+        """A file of the certificate has changed; one of two that were written apart may be a moment behind."""
+        if self._certificate is None:
+            return
+        try:
+            self._certificate.reload()
+        except CertificateError as error:
+            self.tally.configs_rejected["InvalidCertificate"] += 1
+            self.journal.write("rejected", reason="InvalidCertificate", message=str(error))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._tasks.create_task(work)
 
     def _configure(self, config: PodConfig) -> None:
         self.books.configure(config, self._clock())
+        self._desk.turn()
+
+    def _settled(self) -> bool:
+        now = self._clock()
+        return now - self._started_at >= self.settings.settle_seconds or self.books.settled(now)
 
     def _observe(self, sample: EngineSample) -> None:
         self.books.observe(sample, self._clock())
+        self._desk.turn()
+
+    def _estimate_error_percent(self) -> float | None:
+        error = self._desk.ratios.error()
+        return None if error is None else round(100 * error.p50, 2)
 
     def _vitals(self) -> Vitals:
         return Vitals(
@@ -303,14 +380,10 @@ class Sidecar:
             engine_connections=self._pool.open_links,
             running=len(self._desk.running),
             draining=self._standing.is_leaving,
+            waiting=len(self._desk.waiting),
+            counting=len(self._desk.counting),
+            estimate_error=self._desk.ratios.error(),
+            unsaid=self._engine.unsaid,
+            restarts={} if self._inherited is None else self._inherited.restarts,
+            sync_age_seconds=None if self._heard_at is None else self._clock() - self._heard_at,
         )
-
-
-async def _listening(connection: Callable[[], asyncio.Protocol], bind: Bind) -> asyncio.Server:
-    loop = asyncio.get_running_loop()
-    return await loop.create_server(connection, bind.host, bind.port, backlog=_BACKLOG, start_serving=False)
-
-
-def _bound(server: asyncio.Server) -> Bind:
-    host, port = server.sockets[0].getsockname()[:2]
-    return Bind(host, port)

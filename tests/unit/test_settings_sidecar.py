@@ -7,6 +7,7 @@ import pytest
 from kvquota_sidecar.proxy.engine_side import EngineAddress
 from kvquota_sidecar.proxy.hub import Patience
 from kvquota_sidecar.settings import Bind, Settings, SettingsError, read_settings
+from kvquota_sidecar.tls import CertificateFiles
 
 
 def test_without_anything_the_defaults_hold() -> None:
@@ -27,6 +28,9 @@ EVERYTHING = {
     "engine-silence-seconds": "30",
     "sample-seconds": "0.5",
     "files-seconds": "1",
+    "hang-seconds": "4",
+    "tls-cert": "/t/tls.crt",
+    "tls-key": "/t/tls.key",
     "max-body-mib": "1",
     "max-buffered-mib": "2",
     "max-connections": "10",
@@ -45,6 +49,8 @@ READ = Settings(
     silence_seconds=30.0,
     sample_seconds=0.5,
     files_seconds=1.0,
+    hang_seconds=4.0,
+    tls=CertificateFiles(Path("/t/tls.crt"), Path("/t/tls.key")),
     patience=Patience(max_body_bytes=1 << 20, max_held_bytes=2 << 20, max_connections=10),
 )
 
@@ -93,6 +99,9 @@ BAD = {
     "seconds that are no number": (["--drain-seconds", "nan"], "--drain-seconds"),
     "seconds without end": (["--drain-seconds", "inf"], "--drain-seconds"),
     "buffers of letters": (["--max-buffered-mib", "much"], "--max-buffered-mib is a number of at least"),
+    "a hang of no time": (["--hang-seconds", "0.5"], "--hang-seconds is a number of at least 1"),
+    "a certificate without its key": (["--tls-cert", "tls.crt"], "--tls-cert and --tls-key belong together"),
+    "a key without its certificate": (["--tls-key", "tls.key"], "--tls-cert and --tls-key belong together"),
     "no body at all": (["--max-body-mib", "0"], "--max-body-mib"),
 }
 

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kvquota_api.usage import EngineUsage, UsageReport
+import msgspec
+
+from kvquota_api.usage import EngineUsage, PoolUsage, UsageReport
 from kvquota_sidecar.channel.standing import Standing
 from kvquota_sidecar.clock import Clock
 from kvquota_sidecar.ledger.books import Books
 
 
 class Reporter:
-    """Makes reports; `epoch` is new in every process, the sequence grows by one with every report."""
+    """Makes reports; `epoch` is new in every process, the sequence grows by one with every report. `estimate_error`: of
+    prompts, in percent at the median; None: nothing was learnt yet."""
 
     def __init__(
         self,
         books: Books,
         standing: Standing,
         engine: Callable[[], EngineUsage],
+        estimate_error: Callable[[], float | None],
         *,
         epoch: str,
         clock: Clock,
@@ -26,6 +30,7 @@ class Reporter:
         self._books = books
         self._standing = standing
         self._engine = engine
+        self._estimate_error = estimate_error
         self._epoch = epoch
         self._clock = clock
         self._wall = wall
@@ -43,6 +48,11 @@ class Reporter:
             in_force=documents.in_force(),
             rejected=documents.rejected,
             engine=self._engine(),
-            pool=self._books.pool_usage(now),
+            pool=self._pool(now),
             tenants=self._books.tenant_usage(now, self._wall()),
         )
+
+    def _pool(self, now: float) -> PoolUsage | None:
+        pool = self._books.pool_usage(now)
+        error = self._estimate_error()
+        return pool if pool is None else msgspec.structs.replace(pool, estimate_error_percent=error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from kvquota_api.pod_config import FailurePolicy, PodConfig
 from kvquota_api.usage import Source, SyncRequest
@@ -14,9 +15,13 @@ from kvquota_sidecar.refusals import Code, Refusal, refuse
 from kvquota_sidecar.telemetry.journal import Journal
 from kvquota_sidecar.telemetry.tally import Tally
 
+_UNSETTLED: Final = "The engine still works for clients of before this program started. Retry in a few seconds."
+
 
 class Standing:
-    """`adopt` is called with every config that comes into force; `running` says how many requests run."""
+    """`adopt` is called with every config that comes into force, `keep` with every change of what is; `running` says
+    how many requests run; `settled`, whether the engine is done with what this program knows nothing of, or was given
+    the time for it."""
 
     def __init__(
         self,
@@ -25,7 +30,9 @@ class Standing:
         policy: FailurePolicy,
         pod_uid: str,
         adopt: Callable[[PodConfig], None],
+        keep: Callable[[Documents], None],
         running: Callable[[], int],
+        settled: Callable[[], bool],
         clock: Clock,
         journal: Journal,
         tally: Tally,
@@ -34,7 +41,9 @@ class Standing:
         self.policy = policy
         self._pod_uid = pod_uid
         self._adopt = adopt
+        self._keep = keep
         self._running = running
+        self._settled = settled
         self._clock = clock
         self._journal = journal
         self._tally = tally
@@ -74,7 +83,9 @@ class Standing:
         """Why no traffic should be sent here; None while it should."""
         if self.is_leaving:
             return refuse(Code.DRAINING)
-        return refuse(Code.NOT_CONFIGURED) if self.directory is None and self.policy == "Closed" else None
+        if self.directory is None and self.policy == "Closed":
+            return refuse(Code.NOT_CONFIGURED)
+        return None if self._settled() else refuse(Code.KV_POOL_EXHAUSTED, _UNSETTLED)
 
     def offer_config(self, data: bytes, source: Source) -> None:
         """A config came in."""
@@ -99,6 +110,7 @@ class Standing:
             self._journal.write("rejected", reason=rejected.reason, message=rejected.message)
         if documents.config is not before.config or documents.identity is not before.identity:
             self.directory = documents.directory
+            self._keep(documents)
         if documents.config is not None and documents.config is not before.config:
             self._put_in_force(documents.config, documents.source)
 

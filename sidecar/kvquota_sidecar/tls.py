@@ -1,0 +1,88 @@
+"""TLS on the traffic port: one certificate, replaced while connections go on.
+
+Invariants:
+
+1. A certificate comes into force whole, with the key that belongs to it, or not at all; the last good one stays.
+2. Connections keep what they began with.
+3. A client that has not finished its handshake within HANDSHAKE_SECONDS, or speaks no TLS, is closed.
+"""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from kvquota_sidecar.proxy.client_side import ClientConnection
+from kvquota_sidecar.proxy.service import ContextT
+
+HANDSHAKE_SECONDS: Final = 10.0  # as long as a head may take
+SHUTDOWN_SECONDS: Final = 2.0  # for the other side's last word, when everything has been sent
+
+
+class CertificateError(ValueError):
+    """A certificate or key that cannot be used; the text is a sentence that names the files."""
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateFiles:
+    """`certificate`: PEM, the server's own first and then those of its issuers. `key`: PEM, without a passphrase."""
+
+    certificate: Path
+    key: Path
+
+    def load(self) -> ssl.SSLContext:
+        """What they hold. Raises CertificateError."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        try:
+            context.load_cert_chain(self.certificate, self.key, password=_no_passphrase)
+        except (OSError, ValueError) as error:
+            said = str(error) or type(error).__name__
+            raise CertificateError(
+                f"cannot use the certificate {self.certificate} with the key {self.key}: {said}"
+            ) from error
+        return context
+
+
+class Certificate:
+    """The certificate in force."""
+
+    def __init__(self, files: CertificateFiles) -> None:
+        """Raises CertificateError."""
+        self._files = files
+        self._current = files.load()
+        self.context = files.load()  # of the port: it only chooses the current one, for every client
+        self.context.sni_callback = self._choose
+
+    def reload(self) -> None:
+        """Take what the files hold now, for new connections. Raises CertificateError; the last good one stays then."""
+        self._current = self._files.load()
+
+    def _choose(self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
+        connection.context = self._current
+
+
+class TlsClientConnection(ClientConnection[ContextT]):
+    """A client's connection in TLS: it has no halves, an end is the end of both."""
+
+    def eof_received(self) -> bool:
+        super().eof_received()
+        return False
+
+
+def options(certificate: Certificate | None) -> dict[str, Any]:
+    """What a loop's `create_server` is told."""
+    if certificate is None:
+        return {}
+    return {
+        "ssl": certificate.context,
+        "ssl_handshake_timeout": HANDSHAKE_SECONDS,
+        "ssl_shutdown_timeout": SHUTDOWN_SECONDS,
+    }
+
+
+def _no_passphrase() -> str:
+    raise ValueError("the key has a passphrase; store it without one")
