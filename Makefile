@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONPATH := $(CURDIR)/tests/support
 
-.PHONY: help setup demo test test-fast test-long lint verify crds lock bench apiserver node parts clean
+.PHONY: help setup demo test test-fast test-long lint verify crds lock bench-sidecar apiserver node parts clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -84,7 +84,7 @@ apiserver: setup ## a real kube-apiserver and etcd on this machine, until Ctrl-C
 node: setup ## a whole single-node Kubernetes in namespaces of its own, until Ctrl-C (root)
 	@$(BIN)/python -m testcluster.node
 
-bench: setup ## the sidecar beside known proxies, measured in one run (ARGS=--refuse, --disconnect, ...)
+bench-sidecar: setup ## the sidecar beside known proxies, in build/bench/sidecar.json (ARGS='--rounds 1', 20 min without)
 	@$(BIN)/python tests/bench $(ARGS)
 
 clean: ## remove what the targets above made in this folder
