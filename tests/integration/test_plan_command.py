@@ -28,7 +28,7 @@ FORBIDDEN = (
     "torch",
     "kopf",
     "aiohttp",
-    "httptools",
+    "jwt",
     "kubernetes",
     "uvloop",
     "http.client",

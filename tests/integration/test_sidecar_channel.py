@@ -7,7 +7,9 @@ import msgspec
 import pytest
 
 from kvquota_api import pod_config, usage
+from kvquota_api.pod_config import MAX_TENANTS
 from kvquota_api.usage import InForce, SyncRequest, UsageReport
+from kvquota_sidecar.telemetry.metrics import MAX_TENANT_LABELS
 from raw_client import Got
 from sidecar_rig import (
     BATCH,
@@ -15,6 +17,7 @@ from sidecar_rig import (
     KEYS,
     SEARCH,
     TOKEN,
+    ManualClock,
     Running,
     both_ends,
     chat,
@@ -218,6 +221,56 @@ async def test_what_is_no_sync_request_is_a_400_that_names_the_field() -> None:
         over = sync_post(b"", BEARER).replace(b"Content-Length: 0", b"Content-Length: 99999999")
         assert (await admin(running, over)).status == 413
         assert (await admin(running, get("/nowhere"))).status == 404
+
+
+# The operator is away, or asks for more than there is room for.
+
+
+@on_both_loops
+async def test_an_operator_that_is_gone_for_an_hour_changes_nothing_and_is_seen_to_be_gone() -> None:
+    clock = ManualClock()
+    wanted = config(share(SEARCH, soft=0, hard=20))
+    async with both_ends(configured=False, clock=clock) as (running, engine):
+        assert "kvquota_sync_age_seconds" not in (await admin(running, get("/metrics"))).body.decode()
+        await synced(running, sync_request(wanted, identity()))
+        clock.now += 3600
+        assert "kvquota_sync_age_seconds 3600.0" in (await admin(running, get("/metrics"))).body.decode().splitlines()
+        async with await running.connect() as client:
+            client.send(post(chat(max_tokens=1)))
+            (await engine.next()).answer(b"{}")
+            assert (await client.answer()).status == 200
+            assert (await client.ask(post(chat(max_tokens=600)))).code == "request_exceeds_kv_quota"
+        assert running.sidecar._standing.unready() is None
+        assert (await synced(running, sync_request())).in_force.config_digest == wanted.digest
+
+
+@on_both_loops
+async def test_names_that_nobody_gave_are_counted_nowhere_and_names_without_end_share_a_label() -> None:
+    many = config(*(share(f"shop/t{each}", soft=0, hard=1000) for each in range(MAX_TENANTS)))
+    async with both_ends(configured=False) as (running, _), await running.connect() as client:
+        report = await synced(running, sync_request(many, identity()))
+        assert len(report.tenants) == MAX_TENANTS
+        before = (await admin(running, get("/metrics", BEARER))).body
+        for each in range(200):
+            request = post(chat()).replace(KEYS[SEARCH].encode(), b"nobody-%d" % each)
+            assert (await client.ask(request)).status == 401
+        after = (await admin(running, get("/metrics", BEARER))).body
+        assert len((await synced(running, sync_request())).tenants) == MAX_TENANTS
+    labels = {line.split('tenant="')[1].split('"')[0] for line in after.decode().splitlines() if 'tenant="' in line}
+    assert (len(labels), "other" in labels) == (MAX_TENANT_LABELS + 1, True)
+    assert len(after.splitlines()) - len(before.splitlines()) < 10
+
+
+@on_both_loops
+async def test_a_config_of_more_tenants_than_there_may_be_is_refused_whole() -> None:
+    too_many = json.loads(pod_config.encode(config()))
+    too_many["tenants"] = [{**too_many["tenants"][0], "id": f"shop/t{each}"} for each in range(MAX_TENANTS + 1)]
+    document = SyncRequest(config_digest="", identity_digest="", config=msgspec.Raw(json.dumps(too_many).encode()))
+    async with both_ends(configured=False) as (running, _):
+        report = await synced(running, document)
+    assert report.rejected is not None
+    assert (report.rejected.reason, "tenants" in report.rejected.message) == ("InvalidConfig", True)
+    assert report.in_force == InForce()
 
 
 # Usage and metrics.

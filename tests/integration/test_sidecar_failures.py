@@ -113,6 +113,7 @@ async def test_an_engine_that_falls_silent_in_a_stream_ends_it() -> None:
         both_ends(clock=clock, silence_seconds=30.0) as (running, engine),
         begun_stream(running, engine) as stream,
     ):
+        await asyncio.sleep(0.2)  # the last word has been noted
         clock.now += 30
         rest = await stream.client.eof()
         await stream.upstream.gone()

@@ -8,11 +8,23 @@ from collections.abc import Callable
 
 import pytest
 
+from kvquota_sidecar.estimate.outputs import FEWEST
 from kvquota_sidecar.proxy.client_side import MAX_AHEAD_BYTES
 from kvquota_sidecar.proxy.hub import Patience
 from raw_client import RawClient
 from raw_engine import EngineConnection, frame
-from sidecar_rig import ManualClock, both_ends, chat, eventually, get, on_both_loops, post, running_sidecar, sent
+from sidecar_rig import (
+    ManualClock,
+    begun_stream,
+    both_ends,
+    chat,
+    eventually,
+    get,
+    on_both_loops,
+    post,
+    running_sidecar,
+    sent,
+)
 
 # The client leaves.
 
@@ -164,6 +176,31 @@ async def test_a_client_that_does_not_read_stops_the_engine_and_costs_no_memory(
         await running.idle()
     assert len(got.body) == written + len(b"data: [DONE]\n\n")
     assert grown_kib < 16 * 1024  # what the kernel's and the test's own buffers hold; a relay that reads on holds all
+
+
+@on_both_loops
+async def test_a_stream_that_is_not_read_for_a_second_is_charged_what_it_may_become() -> None:
+    """The engine goes on with it, and nobody sees how far."""
+    clock = ManualClock()
+    long = post(chat(stream=True, max_tokens=3200))
+    async with both_ends(clock=clock) as (running, engine):
+        for _ in range(FEWEST):  # answers of one token: more is not promised to the next
+            async with begun_stream(running, engine, request=long) as short:
+                short.upstream.end_stream()
+                await short.client.line(b"0\r\n\r\n")
+        async with begun_stream(running, engine, request=long) as stream:
+            stream.client.pause_reading()
+            (connection,) = running.sidecar._traffic_hub.connections
+            while not connection._full:
+                stream.upstream.chunk(b"data: " + b"x" * 65_000 + b"\n\n")
+                await asyncio.sleep(0.001)
+            clock.now += 0.9
+            await asyncio.sleep(0.2)
+            assert running.report().tenants[0].reserved < 20
+            clock.now += 0.1
+            await eventually("its limit is charged", lambda: running.report().tenants[0].reserved >= 200)
+            stream.client.reset()
+        await running.idle()
 
 
 @on_both_loops

@@ -1,16 +1,16 @@
-"""The sidecar before the real vLLM: all generating routes, what is counted, and what a client that leaves frees."""
+"""The sidecar before the real vLLM: all generating routes, what is counted, what a client that leaves frees, and what a
+client cannot steer."""
 
-import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from kvquota_sidecar.engines.vllm import read_sample
-from raw_client import Got, RawClient
-from sidecar_rig import SEARCH, Running, config, eventually, post, running_sidecar, share
+from kvquota_sidecar.engines.vllm import read_vllm
+from raw_client import Got
+from sidecar_on_vllm import asked, before, straight_to
+from sidecar_rig import BATCH, SEARCH, Running, eventually, post, share
 from testengine.client import EngineClient
 from testengine.port import EngineUnderTest
 
@@ -18,15 +18,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("vllm_client")]  # eac
 
 TEXT = "The quick brown fox jumps over the lazy dog. " * 4
 OUTPUT = 12  # tokens
-
-
-@asynccontextmanager
-async def before(engine: EngineUnderTest) -> AsyncIterator[Running]:
-    host, _, port = engine.base_url.removeprefix("http://").partition(":")
-    plan = config(share(SEARCH, soft=100, hard=400))
-    async with running_sidecar((host, int(port)), wanted=plan, sample_seconds=0.1) as running:
-        await eventually("the engine was sampled", lambda: running.report().engine.used_blocks is not None)
-        yield running
+SHARES = (share(SEARCH, soft=100, hard=400), share(BATCH, soft=100, hard=400))
 
 
 def chat(**more: Any) -> dict[str, Any]:
@@ -41,11 +33,6 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-async def asked(running: Running, path: str, body: dict[str, Any]) -> Got:
-    async with await running.connect() as client:
-        return await client.ask(post(json.dumps({"model": "tiny", **body}).encode(), path))
-
-
 class Settled:
     """The books of a sidecar, with what the engine's own counts told them."""
 
@@ -54,9 +41,9 @@ class Settled:
         books = running.sidecar.books
         settle = books.settle
 
-        def noted(ticket: int, prompt: Any, produced: Any, now: float) -> Any:
+        def noted(ticket: int, prompt: Any, produced: Any, now: float, cached: Any = None) -> None:
             self.counts.append((prompt, produced))
-            return settle(ticket, prompt, produced, now)
+            settle(ticket, prompt, produced, now, cached)
 
         monkeypatch.setattr(books, "settle", noted)
 
@@ -66,9 +53,9 @@ class Settled:
 async def test_every_generating_route_passes_and_is_counted_by_the_engines_own_count(
     vllm: EngineUnderTest, path: str, body: dict[str, Any], stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with before(vllm) as running:
+    async with before(vllm, *SHARES) as running:
         settled = Settled(running, monkeypatch)
-        got = await asked(running, path, {**body, "stream": stream})
+        got = await asked(running, path, {**body, "stream": stream}, tenant=SEARCH)
         assert (got.status, got.complete) == (200, True), got.body
         await running.idle()
         ((prompt, produced),) = settled.counts
@@ -86,24 +73,22 @@ async def test_a_stream_is_the_one_that_the_engine_sends(vllm: EngineUnderTest) 
         return "".join(event["choices"][0]["delta"].get("content") or "" for event in events)
 
     body = chat(stream=True, temperature=0, seed=1)
-    async with before(vllm) as running:
-        through = await asked(running, "/v1/chat/completions", body)
-        host, _, port = vllm.base_url.removeprefix("http://").partition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        async with RawClient(reader, writer) as client:
+    async with before(vllm, *SHARES) as running:
+        through = await asked(running, "/v1/chat/completions", body, tenant=SEARCH)
+        async with await straight_to(vllm) as client:
             direct = await client.ask(post(json.dumps({"model": "tiny", **body}).encode()))
     assert text(through) == text(direct) != ""
 
 
 async def test_the_engine_says_its_blocks_and_when_it_started(vllm: EngineUnderTest) -> None:
-    host, _, port = vllm.base_url.removeprefix("http://").partition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    async with RawClient(reader, writer) as client:
+    async with await straight_to(vllm) as client:
         got = await client.ask(b"GET /metrics HTTP/1.1\r\nHost: engine\r\n\r\n")
-    sample = read_sample(got.body.decode())
-    assert sample is not None
+    reading = read_vllm(got.body.decode())
+    assert reading is not None
+    sample = reading.sample
     assert (sample.blocks, sample.block_tokens) == (vllm.blocks, vllm.block_tokens)
-    assert None not in (sample.used_blocks, sample.running, sample.waiting, sample.started_at)
+    assert None not in (sample.used_blocks, sample.running, sample.waiting)
+    assert len(reading.marks.starts) == 1
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
@@ -112,7 +97,7 @@ async def test_a_client_that_leaves_stops_the_engine(
 ) -> None:
     body = {"model": "tiny", **chat(max_tokens=1800, stream=stream)}
     at_first = (await vllm_client.readings()).work
-    async with before(vllm) as running:
+    async with before(vllm, *SHARES) as running:
         async with await running.connect() as client:
             client.send(post(json.dumps(body).encode()))
             await eventually("the engine works", lambda: running.report().engine.running == 1)
@@ -127,7 +112,54 @@ async def test_a_client_that_leaves_stops_the_engine(
 
 
 async def test_what_the_engine_refuses_itself_holds_nothing(vllm: EngineUnderTest) -> None:
-    async with before(vllm) as running:
-        got = await asked(running, "/v1/chat/completions", chat(temperature=-5))
+    async with before(vllm, *SHARES) as running:
+        got = await asked(running, "/v1/chat/completions", chat(temperature=-5), tenant=SEARCH)
         assert got.status == 400
         await running.idle()
+
+
+# What a client would like to steer. Told straight to the engine each of these has an effect, that it refuses it at
+# least; through the sidecar none has.
+FORGED: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
+    "a priority that is none": ("/v1/chat/completions", chat(priority="first"), ()),
+    "arguments of a plugin": ("/v1/completions", {"prompt": TEXT, "vllm_xargs": {"kvq_tenant": {"a": 1}}}, ()),
+    "a salt that is none": ("/v1/chat/completions", chat(cache_salt="@/"), ()),
+    "a session that is none": ("/v1/chat/completions", chat(session_id=5), ()),
+    "a rank that is not there": ("/v1/completions", {"prompt": TEXT}, ("X-data-parallel-rank: 7",)),
+}
+
+
+@pytest.mark.parametrize(("path", "body", "headers"), FORGED.values(), ids=FORGED)
+async def test_what_would_steer_the_engine_does_not_reach_it(
+    vllm: EngineUnderTest, path: str, body: dict[str, Any], headers: tuple[str, ...]
+) -> None:
+    async with await straight_to(vllm) as client:
+        direct = await client.ask(post(json.dumps({"model": "tiny", **body}).encode(), path, headers=headers))
+    async with before(vllm, *SHARES) as running:
+        through = await asked(running, path, body, *headers, tenant=SEARCH)
+    assert direct.status >= 400, direct.body
+    assert through.status == 200, through.body
+
+
+async def test_two_tenants_with_one_salt_of_their_own_choice_share_no_blocks(
+    vllm: EngineUnderTest, vllm_client: EngineClient
+) -> None:
+    async def found() -> float:
+        return (await vllm_client.readings()).value("vllm:prefix_cache_hits_total")
+
+    body = chat(cache_salt="guessed", messages=[{"role": "user", "content": "Nobody else has asked this. " * 40}])
+    hits = [await found()]
+    async with before(vllm, *SHARES) as running:
+        for tenant in (SEARCH, BATCH, SEARCH):
+            assert (await asked(running, "/v1/chat/completions", body, tenant=tenant)).status == 200
+            hits.append(await found())
+    first, other, again = (after - earlier for earlier, after in pairwise(hits))
+    assert (first, other) == (0, 0)
+    assert again >= 5 * vllm.block_tokens
+
+
+async def test_a_body_that_names_a_field_twice_reaches_no_engine(vllm: EngineUnderTest) -> None:
+    twice = b'{"model":"tiny","prompt":"a","max_tokens":1,"max_tokens":1000}'
+    async with before(vllm, *SHARES) as running, await running.connect() as client:
+        got = await client.ask(post(twice, "/v1/completions"))
+    assert (got.status, got.code) == (400, "malformed_request")

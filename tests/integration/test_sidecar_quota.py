@@ -2,11 +2,26 @@
 
 import asyncio
 import json
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
+import msgspec
 import pytest
 
+from kvquota_api.pod_config import sealed
 from kvquota_sidecar.estimate.outputs import FEWEST
-from sidecar_rig import SEARCH, begun_stream, both_ends, chat, config, eventually, get, on_both_loops, post, share
+from sidecar_rig import (
+    SEARCH,
+    Stream,
+    begun_stream,
+    both_ends,
+    chat,
+    config,
+    eventually,
+    get,
+    on_both_loops,
+    post,
+    share,
+)
 
 UNREADABLE = {
     "no JSON": (b"{", "malformed_request"),
@@ -64,12 +79,18 @@ async def test_a_refusal_names_its_code_and_when_to_come_back_and_frees_nothing_
 async def test_growth_beyond_hard_ends_the_youngest_stream_with_a_final_event_and_frees_its_engine() -> None:
     """Prompts of 3 blocks, and a promise of the one token that answers had before: two fit, but cannot both grow."""
     tight = config(share(SEARCH, soft=0, hard=8))
+    body = {"model": "tiny", "prompt": [0] * 40, "max_tokens": 32, "stream": True}
+    request = post(json.dumps(body).encode(), "/v1/completions")
     async with both_ends(wanted=tight) as (running, engine):
+
+        def begun() -> AbstractAsyncContextManager[Stream]:
+            return begun_stream(running, engine, request=request)
+
         for _ in range(FEWEST):
-            async with begun_stream(running, engine) as short:
+            async with begun() as short:
                 short.upstream.end_stream()
                 await short.client.line(b"0\r\n\r\n")
-        async with begun_stream(running, engine) as older, begun_stream(running, engine) as younger:
+        async with begun() as older, begun() as younger:
             for _ in range(31):
                 older.upstream.frame()
                 younger.upstream.frame()
@@ -136,3 +157,31 @@ async def test_peak_in_flight_is_the_cap_and_not_above() -> None:
         await running.idle()
         for client in clients:
             await client.close()
+
+
+@on_both_loops
+async def test_where_the_engine_has_ranks_each_request_goes_to_the_emptiest() -> None:
+    two = config()
+    two = sealed(msgspec.structs.replace(two, kv=msgspec.structs.replace(two.kv, ranks=2)))
+    async with both_ends(wanted=two) as (running, engine), AsyncExitStack() as everything:
+        ranks = []
+        for _ in range(4):  # all of them run at once
+            client = await everything.enter_async_context(await running.connect())
+            client.send(post(chat(), headers=("X-Data-Parallel-Rank: 7",)))
+            ranks.append((await engine.next()).headers["x-data-parallel-rank"])
+    assert sorted(ranks) == ["0", "0", "1", "1"]
+    assert ranks[0] != ranks[1]
+
+
+@on_both_loops
+async def test_what_the_engine_found_in_its_cache_reaches_the_books() -> None:
+    settled = []
+    usage = {"prompt_tokens": 40, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 32}}
+    async with both_ends() as (running, engine), await running.connect() as client:
+        books = running.sidecar.books
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(books, "settle", lambda _ticket, *told: settled.append((told[0], told[1], told[3])))
+            client.send(post(chat()))
+            (await engine.next()).answer(json.dumps({"usage": usage}).encode())
+            assert (await client.answer()).status == 200
+    assert settled == [(40, 3, 32)]

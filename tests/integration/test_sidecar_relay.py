@@ -2,6 +2,10 @@
 
 import asyncio
 import json
+import re
+from typing import Any
+
+import pytest
 
 from raw_engine import frame
 from sidecar_rig import BATCH, KEYS, SEARCH, ManualClock, begun_stream, both_ends, chat, get, on_both_loops, post
@@ -42,6 +46,7 @@ async def test_the_engine_sees_the_request_without_what_is_not_its_business() ->
         await client.answer()
     got, seen = json.loads(upstream.body), upstream.headers
     assert seen.pop("x-request-id")
+    assert int(seen.pop("x-vllm-priority")) == got.pop("priority") >= 0
     assert seen == {
         "host": engine.authority,
         "authorization": f"Bearer {KEYS[SEARCH]}",
@@ -53,6 +58,100 @@ async def test_the_engine_sees_the_request_without_what_is_not_its_business() ->
     assert got == {
         name: value for name, value in json.loads(body).items() if name not in ("priority", "vllm_xargs", "cache_salt")
     }
+
+
+ODD = {
+    "blanks": b'{\n\t"model" : "tiny" ,\r\n "prompt":"a" ,"max_tokens":4 }\n\n',
+    "escapes": b'{"model":"ti\\u006ey","prompt":"\\ud83d\\ude00 \\/ \\u0000 \xc3\xa4","max_tokens":4}',
+    "numbers": b'{"model":"tiny","prompt":"a","max_tokens":4,"t":1.0e-0,"seed":12345678901234567890123456789,"x":-0.0}',
+    "what nobody knows": b'{"model":"tiny","prompt":"a","max_tokens":4,"zz":{"b":[1, 2,{}],"priority":9},"":null}',
+}
+# What the client sends before its prompt, what the engine gets there, and what it gets at the end.
+OURS = {
+    "nothing": (b"", b"", b',"priority":%(priority)d,"cache_salt":"%(salt)b"'),
+    "a priority": (b'"priority": 5 , ', b'"priority": %(priority)d , ', b',"cache_salt":"%(salt)b"'),
+    "a salt and arguments": (
+        b'"vllm_xargs":{"a":[{}]},"cache_salt":"x" , ',
+        b'"cache_salt":"%(salt)b" , ',
+        b',"priority":%(priority)d',
+    ),
+}
+
+
+@pytest.mark.parametrize("ours", OURS.values(), ids=OURS)
+@pytest.mark.parametrize("body", ODD.values(), ids=ODD)
+@on_both_loops
+async def test_a_body_reaches_the_engine_byte_for_byte_but_for_the_fields_that_are_not_the_clients(
+    body: bytes, ours: tuple[bytes, bytes, bytes]
+) -> None:
+    given, there, last = ours
+    async with both_ends() as (running, engine), await running.connect() as client:
+        client.send(post(body.replace(b'"prompt"', given + b'"prompt"', 1), "/v1/completions"))
+        upstream = await engine.next()
+        upstream.answer(b"{}")
+        assert (await client.answer()).status == 200
+    found = json.loads(upstream.body)
+    own = {b"priority": found["priority"], b"salt": found["cache_salt"].encode()}
+    begin, _, end = body.replace(b'"prompt"', there % own + b'"prompt"', 1).rpartition(b"}")
+    blank = re.compile(rb"\s+(?=[,}])")  # where a field is added or taken out, the blank beside it may go either way
+    assert blank.sub(b"", upstream.body) == blank.sub(b"", begin + last % own + b"}" + end)
+
+
+@pytest.mark.parametrize(("stream", "options"), [(False, None), (True, None), (True, {"include_usage": True})])
+@on_both_loops
+async def test_usage_is_asked_for_where_the_client_did_not(stream: bool, options: Any) -> None:
+    body = chat(stream=stream) if options is None else chat(stream=stream, stream_options=options)
+    async with both_ends() as (running, engine), await running.connect() as client:
+        client.send(post(body))
+        upstream = await engine.next()
+        upstream.answer(b"{}")
+        await client.answer()
+    assert json.loads(upstream.body).get("stream_options") == ({"include_usage": True} if stream else None)
+
+
+@on_both_loops
+async def test_a_client_can_put_its_request_back_and_never_before_others() -> None:
+    priorities = []
+    async with both_ends() as (running, engine), await running.connect() as client:
+        for wished in (None, 7, 0, -5, "high", 10**30):
+            client.send(post(chat() if wished is None else chat(priority=wished), headers=("X-Vllm-Priority: -9",)))
+            upstream = await engine.next()
+            priorities.append(int(upstream.headers["x-vllm-priority"]))
+            assert json.loads(upstream.body)["priority"] == priorities[-1]
+            upstream.answer(b"{}")
+            await client.answer()
+    none, seven, *earlier, last = priorities
+    assert seven == none + 7
+    assert earlier == [none] * 3
+    assert last > seven
+
+
+@pytest.mark.parametrize(
+    ("sent", "shown"),
+    [
+        ((), None),
+        (("X-Request-ID: mine-1",), "mine-1"),
+        (("X-Request-ID: a b",), None),
+        (("X-Request-ID: 1",) * 2, None),
+    ],
+    ids=["none", "its own", "one that is not plain", "two"],
+)
+@on_both_loops
+async def test_an_answer_carries_the_clients_id_and_the_engine_never_sees_it(
+    sent: tuple[str, ...], shown: str | None
+) -> None:
+    async with both_ends() as (running, engine), await running.connect() as client:
+        client.send(post(chat(), headers=sent))
+        upstream = await engine.next()
+        upstream.answer(b"{}", "X-Request-ID: engines-own")
+        good = await client.answer()
+        refused = await client.ask(post(b"{}", headers=sent))
+        (line,) = running.events("refused")
+    own = upstream.headers["x-request-id"]
+    assert own != "mine-1"
+    assert good.headers["x-request-id"] == (shown or own)
+    assert refused.headers["x-request-id"] == (shown or line["request"]) != own
+    assert line.get("clientRequest") == shown
 
 
 @on_both_loops

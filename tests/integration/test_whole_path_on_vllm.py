@@ -257,8 +257,8 @@ def test_from_apply_to_refusal_to_kubectl(running: Running) -> None:
         ask(running.client(SEARCH), "hello")
     assert refusal.value.code == "tenant_kv_quota_exceeded"
     assert 1 <= int(refusal.value.response.headers["retry-after"]) <= 60
-    assert "shorten the input or lower" in refusal.value.message
-    assert "concurrency" in refusal.value.message
+    assert "Shorten the input" in refusal.value.message
+    assert "wait" in refusal.value.message
     eventually("everything is released", running.idle, running.logs)
 
     def told() -> bool:

@@ -1,10 +1,14 @@
-"""A client that sees every byte of what it gets."""
+"""Clients that see every byte of what they get: one that talks, and one that sends what it has in pieces."""
 
 import asyncio
 import json
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
+
+import pytest
 
 DEADLINE_SECONDS = 20.0  # for what takes milliseconds; other work on the machine may take the rest
 
@@ -116,3 +120,67 @@ class RawClient:
 def _parsed_head(head: bytes) -> tuple[int, dict[str, str]]:
     first, *lines = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
     return int(first.split(" ")[1]), {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+
+
+# Replays.
+
+WHOLE_BYTES = 250  # at the beginning and the end of what is replayed, every byte is a place to cut
+STRIDE = 211  # between them; a prime, so that it falls into step with nothing
+
+
+class Reads(Counter[int]):
+    """How many bytes the sidecar has read from each port of its peers."""
+
+    def watch(self, connection: type, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Count what a protocol reads, whose `_transport` is its transport."""
+        read = vars(connection)["data_received"]
+
+        def data_received(protocol: Any, data: bytes) -> None:
+            self[protocol._transport.get_extra_info("peername")[1]] += len(data)
+            read(protocol, data)
+
+        monkeypatch.setattr(connection, "data_received", data_received)
+
+    async def reach(self, port: int, size: int, ended: Callable[[], bool]) -> None:
+        """Wait until so many bytes of that port have been read, or nothing will be any more."""
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while self[port] < size and not ended():  # noqa: ASYNC110 - a count is no event
+                await asyncio.sleep(0)
+
+
+class Replays:
+    """Clients that send the same bytes in two reads, cut at every byte in turn, and byte by byte.
+
+    What follows a cut is sent when what is before it has been read, so the cuts are those of the reads.
+    """
+
+    def __init__(self, host: str, port: int, reads: Reads) -> None:
+        self.host, self.port, self.reads = host, port, reads
+
+    async def every_way(self, data: bytes, together: int = 48) -> list[bytes]:
+        """All that is sent back up to the end of the connection, for `data` whole, in two reads, and byte by byte."""
+        ways = every_cut(data)
+        seen: list[bytes] = []
+        for at in range(0, len(ways), together):
+            seen += await asyncio.gather(*(self._said(parts) for parts in ways[at : at + together]))
+        return seen
+
+    async def _said(self, parts: Sequence[bytes]) -> bytes:
+        async with await RawClient.open(self.host, self.port) as client:
+            port = client.writer.get_extra_info("sockname")[1]
+            rest = asyncio.ensure_future(client.eof())
+            self.reads[port] = sent = 0
+            for part in parts:
+                client.send(part)
+                sent += len(part)
+                await self.reads.reach(port, sent, rest.done)
+            return await rest
+
+
+def every_cut(data: bytes) -> list[list[bytes]]:
+    """These bytes whole, in two parts cut at every byte in turn (where they are many, in the middle of them not at
+    every one), and byte by byte where they are few."""
+    size = len(data)
+    places = [at for at in range(1, size) if at < WHOLE_BYTES or at > size - WHOLE_BYTES or at % STRIDE == 0]
+    ways = [[data], *([data[:at], data[at:]] for at in places)]
+    return [*ways, [data[at : at + 1] for at in range(size)]] if size <= 2 * WHOLE_BYTES else ways

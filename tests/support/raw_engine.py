@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -77,9 +78,13 @@ def frame(text: str = "x", **more: Any) -> bytes:
 
 
 class RawEngine:
-    """An engine without metrics that answers what the test tells it to, byte by byte."""
+    """An engine without metrics that answers what the test tells it to, byte by byte.
 
-    def __init__(self) -> None:
+    `tokenizes`: whether it has a tokenizer, which is asked and answered like everything else.
+    """
+
+    def __init__(self, *, tokenizes: bool = False) -> None:
+        self.tokenizes = tokenizes
         self.requests: asyncio.Queue[EngineConnection] = asyncio.Queue()
         self.accepted = 0  # connections that carried a request
         self.address: tuple[str, int]
@@ -115,7 +120,7 @@ class RawEngine:
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                if head.startswith(b"GET /metrics "):
+                if head.startswith(b"GET /metrics ") or (_is_a_count(head) and not self.tokenizes):
                     writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
                     writer.close()
                     return
@@ -125,3 +130,28 @@ class RawEngine:
                 request.body = await reader.readexactly(int(request.headers.get("content-length", "0")))
                 self.requests.put_nowait(request)
                 await request.answered.wait()
+
+
+def _is_a_count(head: bytes) -> bool:
+    """Whether the sidecar asks for itself how long a prompt is; what it passes on has an id."""
+    asked = head.startswith((b"POST /tokenize ", b"POST /v1/messages/count_tokens "))
+    return asked and b"\r\nx-request-id: " not in head
+
+
+@asynccontextmanager
+async def echoing(engine: RawEngine) -> AsyncIterator[list[EngineConnection]]:
+    """Let it answer each request with what it was asked; the requests so far."""
+    seen: list[EngineConnection] = []
+
+    async def answer() -> None:
+        while True:
+            request = await engine.requests.get()
+            seen.append(request)
+            said = {"line": request.head.partition(b"\r\n")[0].decode(), "body": request.body.decode("latin-1")}
+            request.answer(json.dumps(said | {"headers": request.headers}).encode())
+
+    answering = asyncio.create_task(answer())
+    try:
+        yield seen
+    finally:
+        answering.cancel()

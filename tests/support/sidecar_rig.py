@@ -36,8 +36,8 @@ from raw_engine import EngineConnection, RawEngine
 
 PEPPER = "ab" * 32
 TOKEN = "the-token-of-the-pool"
-SEARCH, BATCH = "shop/search", "shop/batch"
-KEYS = {SEARCH: "kvq-" + "5e" * 32, BATCH: "kvq-" + "ba" * 32}
+SEARCH, BATCH, OTHER = "shop/search", "shop/batch", "shop/other"
+KEYS = {SEARCH: "kvq-" + "5e" * 32, BATCH: "kvq-" + "ba" * 32, OTHER: "kvq-" + "07" * 32}
 BLOCK_TOKENS = 16
 
 
@@ -49,10 +49,11 @@ def share(tenant: str, *, soft: int, hard: int, concurrent: int | None = None) -
     )
 
 
-def config(*shares: TenantShare, generation: int = 1, **changes: Any) -> PodConfig:
-    """A config of a pool of 1,024 blocks of 16 tokens; without shares two tenants that have room for everything."""
+def config(*shares: TenantShare, generation: int = 1, blocks: int = 1024, **changes: Any) -> PodConfig:
+    """A config of a pool of `blocks` blocks of 16 tokens, one of them the null block; without shares two tenants that
+    have room for everything."""
     plan = KvPlan(
-        cap_blocks=1024,
+        cap_blocks=blocks,
         null_blocks=1,
         block_tokens=BLOCK_TOKENS,
         bytes_per_block=2 * 2**20,
@@ -74,7 +75,7 @@ def config(*shares: TenantShare, generation: int = 1, **changes: Any) -> PodConf
 
 
 def identity(**keys: str) -> PoolIdentity:
-    """The identity of the two tenants' keys and of `keys` (key=tenant)."""
+    """The identity of the tenants' keys and of `keys` (key=tenant)."""
     owners = {key: tenant for tenant, key in KEYS.items()} | keys
     return sealed(
         PoolIdentity(digest="", pepper=PEPPER, api_keys={key_digest(PEPPER, k): t for k, t in owners.items()})
@@ -101,6 +102,13 @@ def chat(*, stream: bool = False, text: str = "hello", **more: Any) -> bytes:
         **more,
     }
     return json.dumps(body).encode()
+
+
+def completion(blocks: int, *, stream: bool = False, prompt: int = 0, **more: Any) -> bytes:
+    """The body of a completion that takes exactly `blocks` blocks, one of them its output; `prompt`: the token that its
+    prompt consists of, so that two of them have something in common or not."""
+    ids = [prompt] * ((blocks - 1) * BLOCK_TOKENS)
+    return json.dumps({"model": "tiny", "prompt": ids, "max_tokens": BLOCK_TOKENS, "stream": stream, **more}).encode()
 
 
 def post(
@@ -204,7 +212,7 @@ async def running_sidecar(
         engine=EngineAddress(*engine),
         token=TOKEN,
         patience=patience or Patience(),
-        **{"drain_seconds": 0.0, "lame_duck_seconds": 0.0, "sample_seconds": 3600.0, **settings},
+        **{"drain_seconds": 0.0, "lame_duck_seconds": 0.0, "sample_seconds": 3600.0, "settle_seconds": 0.0, **settings},
     )
     log = io.StringIO()
     sidecar = Sidecar(chosen, log=log) if clock is None else Sidecar(chosen, clock=clock, log=log)
@@ -215,9 +223,9 @@ async def running_sidecar(
 
 
 @asynccontextmanager
-async def both_ends(**changes: Any) -> AsyncIterator[tuple[Running, RawEngine]]:
+async def both_ends(*, tokenizes: bool = False, **changes: Any) -> AsyncIterator[tuple[Running, RawEngine]]:
     """A sidecar before a raw engine; `changes` are those of `running_sidecar`."""
-    async with RawEngine() as engine, running_sidecar(engine.address, **changes) as running:
+    async with RawEngine(tokenizes=tokenizes) as engine, running_sidecar(engine.address, **changes) as running:
         yield running, engine
 
 
@@ -244,10 +252,12 @@ class Stream:
 
 
 @asynccontextmanager
-async def begun_stream(running: Running, engine: RawEngine, minor: int = 1) -> AsyncIterator[Stream]:
-    """A stream that a client of HTTP/1.`minor` has asked for."""
+async def begun_stream(
+    running: Running, engine: RawEngine, minor: int = 1, request: bytes | None = None
+) -> AsyncIterator[Stream]:
+    """A stream that a client of HTTP/1.`minor` has asked for, or that `request` asks for."""
     async with await running.connect() as client:
-        client.send(post(chat(stream=True), minor=minor))
+        client.send(post(chat(stream=True), minor=minor) if request is None else request)
         upstream = await engine.next()
         upstream.begin_stream()
         upstream.frame()

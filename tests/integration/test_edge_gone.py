@@ -1,0 +1,165 @@
+"""A client that goes, however it goes and wherever its request is: nothing of it stays, here or in the engine."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from kvquota_api.amounts import Blocks
+from kvquota_api.pod_config import Ladder
+from kvquota_fakeengine.server import FakeEngineServer
+from kvquota_fakeengine.settings import EngineSettings
+from kvquota_sidecar.ledger.asking import EngineSample
+from raw_client import RawClient
+from sidecar_rig import (
+    BATCH,
+    KEYS,
+    SEARCH,
+    Running,
+    begun_stream,
+    both_ends,
+    completion,
+    config,
+    eventually,
+    on_both_loops,
+    post,
+    running_sidecar,
+    share,
+)
+
+PATH = "/v1/completions"
+
+
+def by_fin(client: RawClient) -> None:
+    client.writer.close()
+
+
+def by_reset(client: RawClient) -> None:
+    raw = client.writer.get_extra_info("socket")
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.reset()
+
+
+LEAVING = {"by FIN": by_fin, "by RST": by_reset}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the requests of SEARCH get to: whether one is there, and whether nothing of it is left."""
+
+    running: Running
+    is_there: Callable[[], bool]
+    is_clear: Callable[[], bool]
+
+
+@asynccontextmanager
+async def in_the_engines_queue() -> AsyncIterator[Place]:
+    """The engine runs one request at a time, and that is another tenant's."""
+    settings = EngineSettings(model="tiny", blocks=1024, max_sequences=1, decode_rate=5.0)
+    async with FakeEngineServer(settings, control_port=0) as engine:
+        scheduler = engine.engine.scheduler
+        port = int(engine.base_url.rpartition(":")[2])
+        async with running_sidecar(("127.0.0.1", port)) as running:
+            async with await running.connect() as first:
+                first.send(post(completion(20, prompt=1, ignore_eos=True, max_tokens=500), PATH, BATCH))
+                await eventually("the first one runs", lambda: len(scheduler.running) == 1)
+                yield Place(
+                    running,
+                    lambda: len(scheduler.waiting) == 1,
+                    lambda: not scheduler.waiting and len(scheduler.running) == 1,
+                )
+            await eventually("nothing runs", lambda: not scheduler.running)
+            await running.idle()
+        scheduler.check_integrity()
+
+
+@asynccontextmanager
+async def with_an_engine_that_says_nothing() -> AsyncIterator[Place]:
+    async with both_ends() as (running, engine):
+        upstreams: list[asyncio.Task[None]] = []
+
+        async def follow() -> None:
+            await (await engine.next()).gone()
+
+        upstreams.append(asyncio.create_task(follow()))
+        yield Place(running, lambda: running.in_flight() == 1, upstreams[0].done)
+        await running.idle()
+
+
+@asynccontextmanager
+async def waiting_for_room() -> AsyncIterator[Place]:
+    """Another tenant holds what the request is guaranteed, and the engine frees none of it when that one is ended."""
+    ladder = Ladder(eviction_wait_seconds=60.0)
+    shared = config(share(SEARCH, soft=32, hard=64), share(BATCH, soft=0, hard=64), blocks=65, ladder=ladder)
+    held = post(completion(40, stream=True, prompt=1), PATH, BATCH)
+    async with both_ends(wanted=shared) as (running, engine), begun_stream(running, engine, request=held):
+        sample = EngineSample(blocks=Blocks(65), used_blocks=Blocks(40), running=1, waiting=0, started_at=1.0)
+        running.sidecar._observe(sample)
+        waiting = running.sidecar._desk.waiting
+        yield Place(running, lambda: len(waiting) == 1, lambda: not waiting)
+        await running.idle()
+        assert engine.requests.empty()
+
+
+PLACES = {
+    "in the engine's queue": in_the_engines_queue,
+    "with an engine that says nothing": with_an_engine_that_says_nothing,
+    "waiting for room": waiting_for_room,
+}
+
+
+@pytest.mark.parametrize("leave", LEAVING.values(), ids=LEAVING)
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+@on_both_loops
+async def test_a_client_that_goes_leaves_nothing_behind(
+    place: Callable[[], AbstractAsyncContextManager[Place]], stream: bool, leave: Callable[[RawClient], None]
+) -> None:
+    async with place() as it, await it.running.connect() as client:
+        client.send(post(completion(30, stream=stream), PATH))
+        await eventually("it is there", it.is_there)
+        leave(client)
+        await eventually("it has gone", it.is_clear)
+        assert it.running.in_flight() == 0
+        assert it.running.sidecar.tally.requests[PATH, "client_gone"] >= 1
+        it.running.sidecar.books.check_integrity()
+
+
+def _chat_of_openai(url: str, stream: bool) -> Any:
+    messages: Any = [{"role": "user", "content": "hello"}]
+    client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEYS[SEARCH])
+    create: Any = client.chat.completions.create
+    return client, create(model="tiny", messages=messages, max_tokens=16, stream=stream)
+
+
+def _messages_of_anthropic(url: str, stream: bool) -> Any:
+    messages: Any = [{"role": "user", "content": "hello"}]
+    client = anthropic.AsyncAnthropic(base_url=url, api_key=KEYS[SEARCH])
+    create: Any = client.messages.create
+    return client, create(model="tiny", messages=messages, max_tokens=16, stream=stream)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("call", [_chat_of_openai, _messages_of_anthropic])
+@on_both_loops
+async def test_a_call_that_its_program_gives_up_ends_in_the_engine_too(
+    call: Callable[[str, bool], Any], stream: bool
+) -> None:
+    async with both_ends() as (running, engine):
+        client, asking = call(running.url, stream)
+        async with client:
+            task = asyncio.ensure_future(asking)
+            upstream = await engine.next()
+            task.cancel()
+            await upstream.gone()
+            await running.idle()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert [line["event"] for line in running.events("client_gone")] == ["client_gone"]
