@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONPATH := $(CURDIR)/tests/support
 
-.PHONY: help setup demo test test-fast test-long lint verify crds lock bench-sidecar apiserver node parts clean
+.PHONY: help setup demo test test-fast test-long fuzz lint verify crds lock bench-sidecar apiserver node parts clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -57,6 +57,9 @@ test-long: setup ## the property tests on many more and new examples (hours)
 
 # Packages that decide and do nothing else: every branch is tested.
 PURE = crds/kvquota_api/*,operator/kvquota_operator/reconcile/*,operator/kvquota_operator/planning/*,operator/kvquota_operator/reading/*,sidecar/kvquota_sidecar/ledger/*,sidecar/kvquota_sidecar/admission/*,sidecar/kvquota_sidecar/estimate/*,sidecar/kvquota_sidecar/refusals/*
+
+fuzz: setup ## the parsers that read what strangers send, on new inputs for about a minute
+	@KVQUOTA_PROFILE=fuzz $(BIN)/python -m pytest --numprocesses 2 tests/properties -k fuzz $(ARGS)
 
 lint: setup ## style, types, and who may import whom
 	@$(BIN)/ruff check --no-cache . && $(BIN)/ruff format --check .
