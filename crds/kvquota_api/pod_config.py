@@ -91,7 +91,8 @@ class MediaCost(_Document, frozen=True, kw_only=True):
 class TenantShare(_Document, frozen=True, kw_only=True):
     """What one tenant may hold on this pod. Soft and hard in blocks; None means without limit.
 
-    `id` is "namespace/tenant"; `quota` is the name of the TenantQuota that says so, for messages.
+    `id` is "namespace/tenant"; `quota` is the name of the TenantQuota that says so, for messages. `whole_hard_blocks`,
+    `whole_concurrent_requests`: of all pods together, where this is one pod's part of that; None where it is the whole.
     """
 
     id: Name
@@ -102,6 +103,8 @@ class TenantShare(_Document, frozen=True, kw_only=True):
     max_concurrent_requests: Positive | None = None
     max_context_tokens: Positive | None = None
     enforcement: Enforcement = "Enforce"
+    whole_hard_blocks: Natural | None = None
+    whole_concurrent_requests: Positive | None = None
 
 
 class Threshold(_Document, frozen=True, kw_only=True):

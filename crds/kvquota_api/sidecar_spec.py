@@ -90,7 +90,7 @@ class Sidecar(Model):
     failure_policy: Literal["Closed", "Open"] = "Closed"
     """Before the first config arrives. Closed: refuse. Open: let everything through and count it."""
     authorization: Literal["Forward", "Remove"] = "Forward"
-    """What the engine sees of the client's credential. Forward: all of it. Remove: nothing."""
+    """What the engine sees of the client's credentials. Forward: the one that counted. Remove: nothing."""
     identity: ClientIdentity = ClientIdentity()
     """How the tenant of a request is found."""
 

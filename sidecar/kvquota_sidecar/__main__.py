@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import sys
@@ -43,19 +44,23 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         inherited = inheritance(environ)
         if inherited is None:
             _supervise(settings, arguments)
-        sidecar = Sidecar(settings, inherited=inherited)
+        outlet = supervisor.Outlet(supervisor.STANDARD_OUTPUT)
+        sidecar = Sidecar(settings, log=outlet, inherited=inherited)
     except (SettingsError, CertificateError) as error:
         sys.stderr.write(f"kvquota-sidecar: {error}\n")
         return BAD_SETTINGS
     except OSError as error:
         sys.stderr.write(f"kvquota-sidecar: {error.strerror or error}. Is another program on this port?\n")
         return BAD_SETTINGS
+    logging.basicConfig(level=logging.WARNING, handlers=[_Warnings(sidecar.journal)])
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(sidecar, inherited))
     except Exception as error:  # noqa: BLE001 - told as one line of the log, like all else
         sidecar.journal.write("died", error=described(error))
         return BROKEN
+    finally:
+        outlet.close()
 
 
 def _supervise(settings: Settings, arguments: Sequence[str]) -> NoReturn:
@@ -92,9 +97,22 @@ async def _serve(sidecar: Sidecar, inherited: Inheritance) -> int:
     return 0
 
 
+class _Warnings(logging.Handler):
+    """What a library warns of is a line of the log too, without its words: they may quote what a client sent."""
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__()
+        self._journal = journal
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._journal.may_write():
+            self._journal.write("warning", where=f"{record.name} at {record.filename}:{record.lineno}")
+
+
 def _tell(journal: Journal, context: dict[str, Any]) -> None:
     """What nobody has caught: the connection that it happened on is closed, all others go on."""
-    journal.write("fault", where=context.get("message"), error=described(context.get("exception")))
+    if journal.may_write():
+        journal.write("fault", where=context.get("message"), error=described(context.get("exception")))
 
 
 if __name__ == "__main__":

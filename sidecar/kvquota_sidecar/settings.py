@@ -6,8 +6,10 @@ Every flag `--some-name` may be given as KVQUOTA_SOME_NAME. A value that does no
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Final, NoReturn, get_args
 
@@ -119,8 +121,17 @@ class _Parser(argparse.ArgumentParser):
         raise SettingsError(f"{message}; see --help")
 
 
+class _ShowVersion(argparse.Action):
+    """The version is looked up only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        sys.stdout.write(f"kvquota-sidecar {metadata.version('kvquota')}\n")
+        parser.exit()
+
+
 def _parser(environ: Mapping[str, str]) -> _Parser:
     parser = _Parser(prog="kvquota-sidecar", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="print the version and end")
 
     def flag(name: str, default: str, told: str) -> None:
         variable = ENV_PREFIX + name.lstrip("-").replace("-", "_").upper()

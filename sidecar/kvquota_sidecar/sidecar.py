@@ -1,6 +1,6 @@
 """One sidecar: everything put together, started and stopped in order.
 
-    async with Sidecar(settings) as sidecar:
+    async with Sidecar(settings, log=outlet) as sidecar:
         sidecar.traffic_address, sidecar.admin_address   # what was bound
         sidecar.sync(request)                            # what the operator's POST /v1/sync does
 
@@ -13,18 +13,17 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-import sys
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final, Self, TextIO
+from typing import Any, Final, Self
 
 from kvquota_api.pod_config import PodConfig
 from kvquota_api.usage import SyncRequest, UsageReport
 from kvquota_sidecar.channel.access import Token
 from kvquota_sidecar.channel.admin import Admin, AdminContext
-from kvquota_sidecar.channel.files import FileWatch, WatchedFile
+from kvquota_sidecar.channel.files import FileWatch, WatchedFile, waiting_for
 from kvquota_sidecar.channel.neighbours import gateways
 from kvquota_sidecar.channel.reporting import Reporter
 from kvquota_sidecar.channel.standing import Standing
@@ -47,7 +46,7 @@ from kvquota_sidecar.proxy.request_ids import numbered
 from kvquota_sidecar.proxy.traffic import Admittance, Traffic
 from kvquota_sidecar.refusals import Code, refuse
 from kvquota_sidecar.settings import Bind, Settings
-from kvquota_sidecar.telemetry.journal import Journal
+from kvquota_sidecar.telemetry.journal import Journal, Sink
 from kvquota_sidecar.telemetry.metrics import Exposition, Vitals
 from kvquota_sidecar.telemetry.tally import Outcome, Tally
 from kvquota_sidecar.tls import Certificate, CertificateError, TlsClientConnection, options
@@ -68,9 +67,9 @@ class Sidecar:
         self,
         settings: Settings,
         *,
+        log: Sink,
         clock: Clock = time.monotonic,
         wall: Clock = time.time,
-        log: TextIO = sys.stdout,
         inherited: Inheritance | None = None,
     ) -> None:
         """Raises CertificateError."""
@@ -203,7 +202,14 @@ class Sidecar:
             failurePolicy=self.settings.failure_policy,
             generation=self._standing.documents.in_force().generation,
             tls=None if self.settings.tls is None else str(self.settings.tls.certificate),
+            config=None if self.settings.config is None else str(self.settings.config),
+            identity=None if self.settings.identity is None else str(self.settings.identity),
         )
+        documents, folder = self._standing.documents, self.settings.identity
+        if documents.config is None:
+            self.journal.write("waiting", message=waiting_for("config", self.settings.config))
+        if documents.identity is None:
+            self.journal.write("waiting", message=waiting_for("identity", folder and folder / "identity.json"))
 
     async def _tick(self) -> None:
         while True:
@@ -213,6 +219,8 @@ class Sidecar:
             self._admin_hub.expire()
             self._desk.tick()
             self._pool.expire()
+            if self._certificate is not None and (failed := self._certificate.news(self._clock())):
+                self.journal.write("handshakes_failed", **failed)
             if self._standing.is_over:
                 self._drained.set()
             if self._standing.stay():
@@ -231,8 +239,8 @@ class Sidecar:
 
     def _say_last_report(self) -> None:
         report = self._reporter.report()
-        admitted = sum(tenant.total.admitted for tenant in report.tenants)
-        rejected = sum(sum(tenant.total.rejected.values()) for tenant in report.tenants)
+        totals = [tenant.total for tenant in report.tenants]
+        admitted, rejected = sum(each.admitted for each in totals), sum(sum(each.rejected.values()) for each in totals)
         reserved = None if report.pool is None else report.pool.reserved
         self.journal.write("stopped", admitted=admitted, rejected=rejected, reserved=reserved)
 
@@ -386,4 +394,6 @@ class Sidecar:
             unsaid=self._engine.unsaid,
             restarts={} if self._inherited is None else self._inherited.restarts,
             sync_age_seconds=None if self._heard_at is None else self._clock() - self._heard_at,
+            log_lines_left_out=self.journal.left_out,
+            handshakes_failed={} if self._certificate is None else self._certificate.failed,
         )

@@ -13,9 +13,10 @@ Invariants:
    counts, so that a machine or a container that was stopped for a while loses nothing.
 4. SIGTERM and SIGINT are passed on. From then on nobody queues for a child that would not come: the sockets are closed
    here, and the child's own copies are all there is.
-5. What a child has last put into `kept` (see `kvquota_sidecar.inheritance`) the next one finds there, unless
+5. Nobody waits for whoever reads the log: see `Outlet`.
+6. What a child has last put into `kept` (see `kvquota_sidecar.inheritance`) the next one finds there, unless
    MAX_EARLY in a row have ended early: it may be what they die of.
-6. Whoever's parent is gone ends up here where this is process 1, and is reaped.
+7. Whoever's parent is gone ends up here where this is process 1, and is reaped.
 
 It imports only what the interpreter has at hand, and no package: it costs 10 MB and cannot break by what it serves.
 """
@@ -27,7 +28,9 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
+from queue import SimpleQueue
 
 SUPERVISED = "KVQUOTA_SUPERVISED"  # the environment variable that says what the child inherits
 LOOK_SECONDS = 0.5  # how often the child's signs of life are read
@@ -36,7 +39,59 @@ MAX_EARLY = 3  # children that ended early, after which the next one gets nothin
 WAITS_SECONDS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0)  # before a child, by how many in a row ended early before it
 START_SECONDS = 60.0  # to the first sign of life: a tenth of a core needs a few for the imports
 STANDARD_OUTPUT = 1
+HELD_BYTES = 256 * 1024  # of lines that nobody has read yet: about a thousand
+AGAIN_SECONDS = 1.0  # until a line is tried again that the other end did not take: a disk may have room by then
+FLUSH_SECONDS = 1.0  # for the last lines, when everything else is over
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+
+
+class Outlet:
+    """A descriptor that lines are written to by a thread, since its reader may stall, or be gone.
+
+    What it takes comes out in order and whole. It takes no more than it can hold. The child writes its log by it too.
+    The descriptor is shared with other processes, so it stays blocking: a thread can wait, a loop cannot.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lines: SimpleQueue[bytes] = SimpleQueue()
+        self._taken = self._written = 0  # bytes; each is changed by one thread only
+        self._ending = threading.Event()
+        self._writer = threading.Thread(target=self._write_all, name="log", daemon=True)
+        self._writer.start()
+
+    def write(self, text: str, /) -> int:
+        """Take all of it, or nothing: how many characters were taken. Never waits, never raises."""
+        line = text.encode()
+        if self._taken - self._written + len(line) > HELD_BYTES:
+            return 0
+        self._taken += len(line)
+        self._lines.put(line)
+        return len(text)
+
+    def close(self, seconds: float = FLUSH_SECONDS) -> None:
+        """Give what was taken `seconds` to be read; then it is lost. Nothing may be written any more."""
+        self._ending.set()
+        self._lines.put(b"")
+        self._writer.join(seconds)
+
+    def _write_all(self) -> None:
+        while line := self._lines.get():
+            if not self._is_out(line):
+                return
+            self._written += len(line)
+
+    def _is_out(self, rest: bytes) -> bool:
+        """Write it to its end, however long that takes; whether it was possible before the end."""
+        while rest:
+            try:
+                rest = rest[os.write(self._descriptor, rest) :]
+            except BlockingIOError:  # somebody who shares the descriptor does not want to wait
+                select.select([], [self._descriptor], [], AGAIN_SECONDS)
+            except OSError:
+                if self._ending.wait(AGAIN_SECONDS):
+                    return False
+        return True
 
 
 class Supervisor:
@@ -62,6 +117,8 @@ class Supervisor:
         self._early = 0  # children in a row that ended early
         self._due: float | None = self._started_at
         self._code: int | None = None
+        self._outlet = Outlet(STANDARD_OUTPUT)
+        self._left_out = 0  # lines
 
     def run(self) -> int:
         """Serve until a signal to end; the exit code: 0, or what the child ended with after the signal."""
@@ -74,6 +131,7 @@ class Supervisor:
                     self._leave(number)
             self._listen()
             self._reap()
+        self._outlet.close()
         return self._code
 
     def _woken_by_signals(self) -> int:
@@ -164,16 +222,15 @@ class Supervisor:
         self._early = 0 if steady else self._early + 1
         wait = WAITS_SECONDS[min(max(0, self._early - 1), len(WAITS_SECONDS) - 1)]
         self._due = now + wait
-        _log(event, **told, lived=round(now - self._started_at, 3), nextIn=wait)
+        self._log(event, **told, lived=round(now - self._started_at, 3), nextIn=wait)
 
-
-def _log(event: str, **told: str | float) -> None:
-    """As the child does it. Without somebody who takes it, the work goes on."""
-    line = {"at": round(time.time(), 3), "event": event, **told}
-    try:  # noqa: SIM105 - what suppresses it would have to be imported
-        os.write(STANDARD_OUTPUT, json.dumps(line).encode() + b"\n")
-    except OSError:
-        pass
+    def _log(self, event: str, **told: str | float) -> None:
+        """As the child does it."""
+        line = {"at": round(time.time(), 3), "event": event, **told}
+        if self._left_out:
+            line["linesLeftOut"] = self._left_out
+        taken = self._outlet.write(json.dumps(line) + "\n")
+        self._left_out = 0 if taken else self._left_out + 1
 
 
 def _read(descriptor: int) -> bytes:

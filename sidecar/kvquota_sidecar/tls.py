@@ -4,12 +4,14 @@ Invariants:
 
 1. A certificate comes into force whole, with the key that belongs to it, or not at all; the last good one stays.
 2. Connections keep what they began with.
-3. A client that has not finished its handshake within HANDSHAKE_SECONDS, or speaks no TLS, is closed.
+3. A client that has not finished its handshake within HANDSHAKE_SECONDS, or speaks no TLS, is closed. Handshakes that
+   came to nothing are counted and told of together: the loop tells nobody. Who only stays silent is not counted.
 """
 
 from __future__ import annotations
 
 import ssl
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +19,8 @@ from typing import Any, Final
 from kvquota_sidecar.proxy.client_side import ClientConnection
 from kvquota_sidecar.proxy.service import ContextT
 
+_PLAINTEXT: Final = frozenset({"HTTP_REQUEST", "HTTPS_PROXY_REQUEST"})  # what OpenSSL calls it
+NEWS_SECONDS: Final = 60.0  # between two log lines about failed handshakes: a wrong probe fails once a second
 HANDSHAKE_SECONDS: Final = 10.0  # as long as a head may take
 SHUTDOWN_SECONDS: Final = 2.0  # for the other side's last word, when everything has been sent
 
@@ -56,10 +60,40 @@ class Certificate:
         self._current = files.load()
         self.context = files.load()  # of the port: it only chooses the current one, for every client
         self.context.sni_callback = self._choose
+        self.context.sslobject_class = self._counted()
+        self.failed: Counter[str] = Counter()  # handshakes, by why: plaintext or other
+        self._told = 0
+        self._next_news_at = 0.0
 
     def reload(self) -> None:
         """Take what the files hold now, for new connections. Raises CertificateError; the last good one stays then."""
         self._current = self._files.load()
+
+    def news(self, now: float) -> dict[str, int] | None:
+        """The failed handshakes since the start, where they are more than were told of and it is time to say so."""
+        if now < self._next_news_at or self.failed.total() == self._told:
+            return None
+        self._next_news_at, self._told = now + NEWS_SECONDS, self.failed.total()
+        return dict(self.failed)
+
+    def _counted(self) -> type[ssl.SSLObject]:
+        """A connection's TLS, which says where its handshake failed."""
+        failed = self._failed
+
+        class Counted(ssl.SSLObject):
+            def do_handshake(self) -> None:
+                try:
+                    super().do_handshake()
+                except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                    raise
+                except ssl.SSLError as error:
+                    failed(error)
+                    raise
+
+        return Counted
+
+    def _failed(self, error: ssl.SSLError) -> None:
+        self.failed["plaintext" if error.reason in _PLAINTEXT else "other"] += 1
 
     def _choose(self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
         connection.context = self._current

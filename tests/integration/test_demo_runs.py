@@ -83,7 +83,7 @@ async def test_it_holds_with_nothing_but_this_program() -> None:
     (steady,) = [line for line in lines if re.match(r"steady +[0-9]+ sent", line)]
     assert ", 0 refused" in steady
     assert any(
-        re.match(r' +"Tenant demo/flood holds [0-9]+ tokens of KV cache, its hard quota is 8192,', line)
+        re.match(r' +"Tenant demo/flood holds [0-9,]+ tokens of KV cache, its hard quota is 8,192,', line)
         for line in lines
     )
     assert "after     ledger 0 blocks, engine 0 blocks, 0 requests in the engine" in lines

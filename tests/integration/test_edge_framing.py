@@ -19,7 +19,7 @@ import uvloop
 from kvquota_sidecar.proxy.client_side import ClientConnection
 from raw_client import Reads, Replays
 from raw_engine import EngineConnection, echoing
-from sidecar_rig import BATCH, SEARCH, Running, both_ends, identity, sync_request
+from sidecar_rig import BATCH, SEARCH, Running, both_ends, config, identity, share, sync_request
 
 LINE = b"POST /v1/completions HTTP/1.1\r\n"
 HOST = b"Host: a\r\n"
@@ -29,6 +29,8 @@ LENGTH = b"Content-Length: %d\r\n" % len(BODY)
 NEXT = b"GET /nowhere HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
 NOWHERE = (404, "route_not_allowed")  # what the request after it gets
 
+# What ended a moment ago counts as held for a while, so hundreds of requests in a second need room.
+ROOMY = config(share(SEARCH, soft=20_000, hard=60_000), share(BATCH, soft=20_000, hard=60_000), blocks=65_536)
 # What depends on when it was asked, and on what else runs.
 PASSING = {
     *("date", "x-request-id", "content-length", "ratelimit", "x-kvquota-used-tokens", "x-kvquota-in-flight"),
@@ -95,11 +97,11 @@ class Edge:
 
 @asynccontextmanager
 async def edge(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Edge]:
-    async with both_ends() as (running, engine), echoing(engine) as seen:
+    async with both_ends(wanted=ROOMY) as (running, engine), echoing(engine) as seen:
         running.sidecar.sync(sync_request(None, identity(k=SEARCH, b=BATCH)))
         bind = running.sidecar.traffic_address
         reads = Reads()
-        reads.watch(ClientConnection, monkeypatch)
+        reads.watch(ClientConnection, "peername", monkeypatch)
         yield Edge(running, Replays(bind.host, bind.port, reads), seen, engine.authority)
         await running.idle()
 
@@ -172,7 +174,7 @@ def test_what_two_readers_could_read_differently_is_a_400_and_the_end(
     on_the_programs_loop(scene)
 
 
-COMPRESSED = gzip.compress(b" " * (1 << 20))
+COMPRESSED = gzip.compress(b" " * (1 << 20), mtime=0)
 OTHERWISE = {
     "a compressed body": (
         with_body(b"Content-Encoding: gzip", b"Content-Length: %d" % len(COMPRESSED), body=COMPRESSED),

@@ -83,13 +83,16 @@ async def in_the_engines_queue() -> AsyncIterator[Place]:
 @asynccontextmanager
 async def with_an_engine_that_says_nothing() -> AsyncIterator[Place]:
     async with both_ends() as (running, engine):
-        upstreams: list[asyncio.Task[None]] = []
 
         async def follow() -> None:
             await (await engine.next()).gone()
 
-        upstreams.append(asyncio.create_task(follow()))
-        yield Place(running, lambda: running.in_flight() == 1, upstreams[0].done)
+        following = asyncio.create_task(follow())
+        yield Place(
+            running,
+            lambda: running.in_flight() == 1,
+            lambda: following.done() and following.exception() is None,
+        )
         await running.idle()
 
 

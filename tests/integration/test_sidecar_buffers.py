@@ -30,7 +30,7 @@ async def test_one_tenant_holds_half_of_what_may_be_held_and_leaves_room_for_oth
         await eventually("most are refused", lambda: sum(each.done() for each in answers) >= 10)
         refused = [each.result() for each in answers if each.done()]
         assert {(got.status, got.code, got.headers["x-should-retry"]) for got in refused} == {
-            (503, "kv_pool_exhausted", "true")
+            (503, "receiving_too_much", "true")
         }
         assert held(running) <= 2 * MIB + 12 * 64 * 1024
         async with await running.connect() as other:

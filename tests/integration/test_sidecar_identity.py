@@ -195,6 +195,8 @@ REFUSED = {
     "another secret": ((PROOF + "x", "X-Team: search"), UNKNOWN),
     "another header than the pool's": ((PROOF, "X-Tenant: search"), UNKNOWN),
     "two names": ((PROOF, "X-Team: search", "X_TEAM: batch"), AMBIGUOUS),
+    "the name in another spelling": ((PROOF, "X_Team: search"), AMBIGUOUS),
+    "the secret in another spelling": ((PROOF.replace("-", "_"), "X-Team: search"), UNKNOWN),
     "a key of another tenant": ((PROOF, "X-Team: search", bearer(KEYS[BATCH])), AMBIGUOUS),
     "a token of another tenant": ((PROOF, "X-Team: search", bearer(OF_BATCH)), AMBIGUOUS),
     "a header folded over two lines": ((PROOF, "X-Team: se\r\n arch"), MALFORMED),

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,42 @@ def test_a_bad_setting_is_one_sentence_and_code_2(flags: list[str], named: str) 
     assert done.returncode == 2
     assert named in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_it_says_its_version() -> None:
+    argv = [sys.executable, "-m", "kvquota_sidecar", "--version"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, f"kvquota-sidecar {metadata.version('kvquota')}\n")
+
+
+def test_at_the_start_it_says_where_it_looks_for_what_is_not_there_yet(keeper: Keeper, tmp_path: Path) -> None:
+    (tmp_path / "identity").mkdir()
+    (tmp_path / "identity" / "identity.json").write_text("{")
+    sidecar = start(keeper, tmp_path, *files_of(tmp_path))
+    config, identity = tmp_path / "config.json", tmp_path / "identity"
+    assert (sidecar.event("serving")["config"], sidecar.event("serving")["identity"]) == (str(config), str(identity))
+    assert [sidecar.event("waiting", number)["message"] for number in (1, 2)] == [
+        f"waiting for the config: {config} does not exist yet and no operator has called yet",
+        f"waiting for the identity: {identity / 'identity.json'} cannot be used and no operator has called yet",
+    ]
+    status, body = send(f"{sidecar.url}/v1/chat/completions", chat())
+    assert (status, b"whoever runs this cluster" in body) == (503, True)
+
+
+def test_without_files_it_says_that_it_waits_for_the_operator(keeper: Keeper, tmp_path: Path) -> None:
+    sidecar = start(keeper, tmp_path)
+    said = "waiting for the config: no file was named and no operator has called yet"
+    assert sidecar.event("waiting")["message"] == said
+
+
+def test_a_refused_line_names_the_field_and_not_what_the_client_wrote(keeper: Keeper, tmp_path: Path) -> None:
+    folder = mounted(tmp_path)
+    sidecar = start(keeper, folder, *files_of(folder))
+    url = f"{sidecar.url}/v1/chat/completions"
+    for body in (b'{"messages": 1}', b'{"my secret": 1, "my secret": 2}'):
+        assert send(url, body, Authorization=f"Bearer {KEYS[SEARCH]}")[0] == 400
+    assert [sidecar.event("refused", number).get("param") for number in (1, 2)] == ["messages", None]
+    assert "my secret" not in sidecar.server.log.read_text()
 
 
 def test_a_port_that_is_taken_is_one_sentence_and_code_2(keeper: Keeper, tmp_path: Path) -> None:

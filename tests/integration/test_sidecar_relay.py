@@ -198,12 +198,12 @@ async def test_frames_that_are_cut_anywhere_reach_the_client_whole() -> None:
 
 
 @on_both_loops
-async def test_a_stream_that_ends_within_a_frame_passes_to_its_last_byte() -> None:
+async def test_a_stream_whose_last_frame_has_no_empty_line_passes_to_its_last_byte() -> None:
     async with both_ends() as (running, engine), begun_stream(running, engine) as stream:
-        stream.upstream.chunk(b"data: half")
+        stream.upstream.chunk(b"data: [DONE]")
         stream.upstream.send(b"0\r\n\r\n")
         stream.upstream.done()
-        assert await stream.client.line(b"0\r\n\r\n") == b"a\r\ndata: half\r\n0\r\n\r\n"
+        assert await stream.client.line(b"0\r\n\r\n") == b"c\r\ndata: [DONE]\r\n0\r\n\r\n"
         await running.idle()
 
 

@@ -164,6 +164,30 @@ async def test_nothing_below_tls_1_2_is_spoken(tmp_path: Path, issued: Issued) -
 
 
 @on_both_loops
+async def test_who_speaks_plainly_to_the_port_is_counted_and_told_of_once_in_a_while(
+    tmp_path: Path, issued: Issued
+) -> None:
+    async with secured(Mounted(tmp_path / "tls", issued)) as (running, _):
+        for _ in range(5):
+            async with await running.connect() as client:
+                client.send(get("/health"))
+                assert await client.eof() == b""
+        with pytest.raises(ssl.SSLError):
+            await connect(running, ssl.create_default_context())
+        certificate = running.sidecar._certificate
+        assert certificate is not None
+        assert certificate.failed["plaintext"] == 5
+        await eventually("it is told", lambda: running.events("handshakes_failed") != [])
+        async with await running.connect() as client:
+            client.send(get("/health"))
+            assert await client.eof() == b""
+        await asyncio.sleep(0.2)
+        assert len(running.events("handshakes_failed")) == 1
+        assert running.events("handshakes_failed")[0]["plaintext"] in range(1, 6)
+        assert certificate.news(running.sidecar._clock() + tls.NEWS_SECONDS) == dict(certificate.failed)
+
+
+@on_both_loops
 async def test_a_replaced_certificate_is_shown_to_the_next_client_and_cuts_nobody_off(
     tmp_path: Path, issued: Issued, renewed: Issued
 ) -> None:

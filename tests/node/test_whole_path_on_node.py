@@ -232,7 +232,7 @@ def test_from_apply_to_refusal_to_kubectl(installed: Installed) -> None:
         refusal = installed.complete(BATCH, prompt=1500)
         assert (refusal.status, refusal.body["error"]["code"]) == (429, "tenant_kv_quota_exceeded")
         assert 1 <= int(refusal.headers["retry-after"]) <= 60
-        assert "shorten the input or lower" in refusal.body["error"]["message"]
+        assert "Shorten the input by about" in refusal.body["error"]["message"]
         assert installed.complete(SEARCH, prompt=1500).status == 200
     with installed.stream(SEARCH, prompt=1000, limit=6000):
         eventually("kubectl shows what runs", lambda: int(installed.columns(SEARCH)["USED"] or 0) >= 1000)

@@ -277,7 +277,7 @@ class Digests:
             client, answer = self._waiting.pop(0)
             client.answer(answer)
 
-    def answer_fault(self, fault: Fault, head: Head | None) -> Answer:
+    def answer_fault(self, fault: Fault, head: Head | None, context: object) -> Answer:
         return Answer(400)
 
 

@@ -14,7 +14,7 @@ from kvquota_api.pod_config import Ladder, PodConfig, TenantShare
 from kvquota_sidecar.estimate.outputs import FEWEST
 from kvquota_sidecar.ledger.books import Admitted, Cause, Refusal
 from ledger_desk import Client, Desk, Wanted
-from ledger_engine import ModelEngine, Text, blocks
+from ledger_engine import ModelEngine, Running, Text, blocks
 from ledger_machines import (
     CONTEXT,
     MOST_WAIT,
@@ -83,16 +83,28 @@ class BooksMachine(Counting):
         cold = self.shares_prefixes and text.tail % 8 == 7
         wanted = Wanted(name, text, copies, limit, seen, cold or not self.shares_prefixes)
         answer = self.desk.ask(wanted, exact=how == "exact", counted_in_time=how != "too late")
-        if isinstance(answer, Admitted) and not self.shares_prefixes:
-            self.check_the_bounds(name)
+        if isinstance(answer, Admitted) and self.desk.enforced(name):
+            self.check_what_it_needs(name)
+            if not self.shares_prefixes:
+                self.check_the_bounds(name)
 
     def check_the_bounds(self, name: str) -> None:
-        """What was admitted by its estimate fits hard also where all prompts are as long as they can be."""
-        newest = list(self.desk.clients.values())[-1]
-        if newest.told[0] == newest.told[1] or not self.desk.enforced(name):
-            return
+        """What was admitted fits hard also where all prompts that are not known are as long as they can be."""
         doubt = sum(self.doubt(each) for each in self.live(name) if not each.settled)
         assert self.desk.charges()[name] + doubt <= self.desk.shares[name].hard_blocks
+
+    def check_what_it_needs(self, name: str) -> None:
+        """When something is admitted, all that the tenant runs fits hard as it really is, however dense: the bounds of
+        these prompts are true ones. (Who comes before the prefix cache can help him is not known to the books.)"""
+        live = {
+            ticket: each
+            for ticket, each in (*self.desk.clients.items(), *self.desk.waiting.items())
+            if each.wanted.name == name and not each.ended
+        }
+        if any(each.wanted.cold and self.shares_prefixes for each in live.values()):
+            return
+        needed = frozenset[object]().union(*(_needs(ticket, each) for ticket, each in live.items()))
+        assert len(needed) <= self.desk.shares[name].hard_blocks
 
     def doubt(self, client: Client) -> int:
         """Blocks that its prompt may take beyond the estimate. Without a limit the output has what the context leaves:
@@ -319,6 +331,13 @@ class BooksMachine(Counting):
         assert self.engine.used(desk.now) == 0
         desk.play_again()
         type(self).met += desk.met
+
+
+def _needs(ticket: int, client: Client) -> frozenset[object]:
+    """The blocks of its whole prompt and of the output that the books were told of, by name."""
+    wanted = client.wanted
+    whole = Running(ticket, wanted.name, wanted.text, wanted.copies, 0, wanted.cold)
+    return whole.needs(wanted.text.tokens, client.shown)
 
 
 class ShadowMachine(BooksMachine):

@@ -12,6 +12,7 @@ import pytest
 from bookkeeping import PERIOD, sample
 from kvquota_api.amounts import Tokens
 from kvquota_api.pod_config import PodConfig, TenantShare
+from kvquota_sidecar.ledger.asking import Growth
 from kvquota_sidecar.ledger.books import (
     Admitted,
     Answer,
@@ -47,10 +48,11 @@ class Wanted:
     seen: bool = True
     cold: bool = False
 
-    def ask(self, tokens: int, most: int) -> Ask:
+    def ask(self, tokens: int, most: int, *, final: bool = False) -> Ask:
         prompt = AskedPrompt(Tokens(tokens), Tokens(most), self.text.chain, self.text.size)
         limit = None if self.limit is None else Tokens(self.limit)
-        return Ask(f"inference/{self.name}", (prompt,), self.copies, limit, "Seen" if self.seen else "Unseen")
+        growth: Growth = "Seen" if self.seen else "Unseen"
+        return Ask(f"inference/{self.name}", (prompt,), self.copies, limit, growth, final=final)
 
 
 @dataclass(eq=False)
@@ -110,15 +112,19 @@ class Desk:
         self.take_turn()
 
     def ask(self, wanted: Wanted, *, exact: bool = False, counted_in_time: bool = True) -> Answer:
-        """Ask by the estimate, and where that is too close by what the tokenizer counts, else by the worst."""
+        """Ask by the estimate, and where that is too close by what the tokenizer counts, else by the worst; at last
+        when the others of the tenant were counted too."""
         real, guess, most = wanted.text.tokens, wanted.text.estimate, wanted.text.most
         told = (real, real) if exact else (guess, most)
         answer = self._ask(wanted, told)
-        if isinstance(answer, Close):
-            assert told[0] < told[1], "what is known exactly is decided"
+        if isinstance(answer, Close) and told[0] < told[1]:
             told = (real, real) if counted_in_time else (most, most)
             answer = self._ask(wanted, told)
-            assert not isinstance(answer, Close)
+        if isinstance(answer, Close):
+            self.met["asked again when others were known"] += 1
+            self.count_all(wanted.name, in_time=counted_in_time)
+            answer = self._ask(wanted, told, final=True)
+            assert not isinstance(answer, Close), "what is known exactly is decided"
         if isinstance(answer, Admitted | Waiting):
             self._accept(answer, wanted, told)
         self.take_turn()
@@ -133,6 +139,16 @@ class Desk:
         self.call("grow", ticket, Tokens(request.produced * request.copies), self.now)
         client.shown, self.grown = request.produced, True
         self.take_turn(before, ticket)
+
+    def count_all(self, name: str, *, in_time: bool) -> None:
+        """Have the prompts counted that one tenant runs or waits with, and that are known by estimate."""
+        for ticket, client in (*self.clients.items(), *self.waiting.items()):
+            if client.wanted.name == name and client.told[0] < client.told[1] and not client.settled:
+                counted = client.wanted.text.tokens if in_time else client.told[1]
+                before = self.order()
+                self.call("count", ticket, (Tokens(counted),), self.now)
+                client.told, self.grown = (counted, counted), True
+                self.take_turn(before, ticket)
 
     def lose_sight(self, ticket: int) -> None:
         before = self.order()
@@ -186,9 +202,9 @@ class Desk:
                 assert grown is not None
                 self._check_own_growth(before, grown, ending)
 
-    def _ask(self, wanted: Wanted, told: tuple[int, int]) -> Answer:
+    def _ask(self, wanted: Wanted, told: tuple[int, int], *, final: bool = False) -> Answer:
         before = self.charges()
-        answer: Answer = self.call("ask", wanted.ask(*told), self.now)
+        answer: Answer = self.call("ask", wanted.ask(*told, final=final), self.now)
         if isinstance(answer, Refusal | Close):
             assert self.charges() == before, "a refusal takes nothing"
             assert isinstance(answer, Close) or (answer.retry_after is not None) == answer.retryable

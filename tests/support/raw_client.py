@@ -129,14 +129,14 @@ STRIDE = 211  # between them; a prime, so that it falls into step with nothing
 
 
 class Reads(Counter[int]):
-    """How many bytes the sidecar has read from each port of its peers."""
+    """How many bytes the sidecar has read on each of its connections, by the port of the end that began it."""
 
-    def watch(self, connection: type, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Count what a protocol reads, whose `_transport` is its transport."""
+    def watch(self, connection: type, beginner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Count what a protocol reads, whose `_transport` is its transport; `beginner` is "peername" or "sockname"."""
         read = vars(connection)["data_received"]
 
         def data_received(protocol: Any, data: bytes) -> None:
-            self[protocol._transport.get_extra_info("peername")[1]] += len(data)
+            self[protocol._transport.get_extra_info(beginner)[1]] += len(data)
             read(protocol, data)
 
         monkeypatch.setattr(connection, "data_received", data_received)

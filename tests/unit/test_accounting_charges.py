@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from bookkeeping import admit, answered, ask, asking, open_books, sample, share, streamed
@@ -12,7 +13,7 @@ from kvquota_api.amounts import Tokens
 from kvquota_sidecar.estimate.chain import CHUNK_BYTES, chain
 from kvquota_sidecar.estimate.ratio import Ratios
 from kvquota_sidecar.estimate.shape import Shape, read_shape
-from kvquota_sidecar.ledger.books import Admitted, Ask, AskedPrompt, Books, Cause, Close
+from kvquota_sidecar.ledger.books import Admitted, Ask, AskedPrompt, Books, Cause, Close, Waiting
 from kvquota_sidecar.refusals import Code
 from ledger_figures import charged, estimated, free, outcome, plan, pool, running
 
@@ -265,7 +266,87 @@ def test_prompt_bound() -> None:
     assert reserved(books, estimated("search", 144, 464)) == 10
     assert books.ask(estimated("search", 144, 464), 0.0) == Close(), "90 by their bounds, and 30 more"
     assert (charged(books, "search"), books.tenant_usage(0.0, 0.0)[0].total.rejected) == (30, {})
-    assert reserved(books, estimated("search", 464, 464)) == 30, "known exactly it fits beside what is charged"
+    assert reserved(books, estimated("search", 144, 144)) == 10, "known exactly it fits beside what they may hold"
+
+
+def final(wanted: Ask) -> Ask:
+    return msgspec.structs.replace(wanted, final=True)
+
+
+def test_prompt_doubt() -> None:
+    """Without that a tenant holds hard by its bounds, and as much as hard leaves of its estimates beside it."""
+    books = open_books(share(hard_blocks=100))
+    tickets = [ticket(books, estimated("search", 144, 464)) for _ in range(3)]
+    known = estimated("search", 464, 464)
+    assert books.ask(known, 0.0) == Close(), "90 by their bounds, and 30 more"
+    answer = books.ask(final(known), 0.0)
+    assert getattr(answer, "code", None) == Code.TENANT_KV_QUOTA_EXCEEDED, "nobody has counted them in time"
+    assert "holds 1,440 tokens of KV cache until its prompts are counted" in getattr(answer, "message", "")
+    books.count(tickets[0], (Tokens(144),), 0.0)
+    assert reserved(books, known) == 30
+    assert books.ask(known, 0.0) == Close(), "70 by their bounds, of what is known 40, and 30 more"
+    books.count(tickets[1], (Tokens(464),), 0.0)
+    assert charged(books, "search") == 80
+    assert getattr(books.ask(known, 0.0), "code", None) == Code.TENANT_KV_QUOTA_EXCEEDED
+    books.check_integrity()
+
+
+def test_prompt_doubt_early() -> None:
+    books = open_books(share(hard_blocks=100))
+    answers = [books.ask(estimated("search", 144, 464), 0.0) for _ in range(2)]
+    assert [(each.is_doubtful, each.count) for each in answers if isinstance(each, Admitted)] == [
+        (True, False),
+        (True, True),
+    ]
+    exactly = books.ask(estimated("search", 144, 144), 0.0)
+    assert isinstance(exactly, Admitted)
+    assert (exactly.is_doubtful, exactly.count) == (False, False)
+
+
+def test_prompt_doubt_early__of_what_waits_for_room() -> None:
+    books = open_books(share(soft_blocks=300, hard_blocks=300))
+    books.observe(sample(used=1000), 0.0)
+    waiting = books.ask(estimated("search", 1584, 3184), 0.0)
+    assert isinstance(waiting, Waiting)
+    assert (waiting.is_doubtful, waiting.count) == (True, True)
+    books.count(waiting.ticket, (Tokens(1264),), 0.0)
+    assert charged(books, "search") == 80
+    books.count(waiting.ticket, (Tokens(3000),), 0.0)
+    assert charged(books, "search") == 80, "it was counted before"
+    books.check_integrity()
+
+
+def test_prompt_doubt_early__a_count_leaves_the_output_what_the_context_leaves() -> None:
+    books = open_books(share(), max_model_len=1600)
+    unlimited = Ask(TENANT, (AskedPrompt(Tokens(160), Tokens(800)),), 1, None, "Unseen")
+    it = ticket(books, unlimited)
+    assert charged(books, "search") == 100
+    books.count(it, (Tokens(800),), 0.0)
+    assert charged(books, "search") == 100
+
+
+def partly_shared(tokens: int, most: int, chunks: int, *, size: int) -> Ask:
+    """A prompt of `size` bytes, the first `chunks` chunks of which all of these have in common."""
+    chain = tuple(range(1, chunks + 1))
+    return Ask(TENANT, (AskedPrompt(Tokens(tokens), Tokens(most), chain, size),), 1, Tokens(16), "Seen")
+
+
+@pytest.mark.parametrize("counted", [False, True], ids=["by its estimate", "counted"])
+def test_prompt_doubt_shared(counted: bool) -> None:
+    """Of 10,240 bytes 9,728 are blanks that the tenant's other requests hold, and the last 512 are a token each. By its
+    part of the bytes it is charged a twentieth, and hard would be passed twelvefold."""
+    books = open_books(share(hard_blocks=700), kv=plan(shares_prefixes=True))
+    first = ticket(books, partly_shared(640, 640, 19, size=10_240))
+    assert charged(books, "search") == 41
+    tokens, most = (640, 640) if counted else (2560, 10_240)
+    held, answers = 41, []
+    while isinstance(answer := books.ask(final(partly_shared(tokens, most, 19, size=10_240)), 0.0), Admitted):
+        answers.append(answer)
+        held += 33  # 512 tokens and 16 of output
+    assert 100 < held <= 700
+    assert len(answers) > 1
+    books.release(first, Cause.FINISHED, 0.0)
+    books.check_integrity()
 
 
 def test_prompt_bound__dense_prompts_that_each_fit_by_their_bound_do_not_pass_hard_together() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from bookkeeping import admit, answered, config, ended, open_books, sample, share, streamed
+from bookkeeping import admit, answered, asking, config, ended, open_books, sample, share, streamed
 from kvquota_api.amounts import Tokens
-from kvquota_sidecar.estimate.steering import engine_priority
+from kvquota_sidecar.estimate.shape import Shape, read_shape
+from kvquota_sidecar.estimate.steering import WITHOUT_STEERING, engine_priority
 from kvquota_sidecar.ledger.books import Admitted, Books, Cause
 from kvquota_sidecar.refusals import Code
 from ledger_figures import charged, end_the_victims, free, outcome, running, tenant
@@ -80,6 +81,23 @@ def test_growth_past_hard__never_a_protected_one() -> None:
     assert ended(books) == []
     grow(books, second, 400)
     assert ended(books) == [second]
+
+
+HIDDEN = ('"include_reasoning":false', '"use_beam_search":true', '"allowed_token_ids":[2]', '"logit_bias":{"2":100}')
+
+
+@pytest.mark.parametrize("field", HIDDEN)
+def test_growth_hidden(field: str) -> None:
+    shape = read_shape("/v1/chat/completions", f'{{"messages":[],"stream":true,{field}}}'.encode(), engine="vLLM")
+    assert isinstance(shape, Shape)
+    assert shape.hides_output
+    answer = expecting_little(share()).ask(asking("inference/search", (160,), 1, 8000, growth="Unseen"), 0.0)
+    assert isinstance(answer, Admitted)
+    assert answer.reserved == 510, "the limit, not what is expected"
+
+
+def test_growth_hidden__frames_of_many_tokens_are_not_asked_for() -> None:
+    assert "stream_interval" in WITHOUT_STEERING
 
 
 def test_growth_told() -> None:

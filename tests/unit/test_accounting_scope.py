@@ -8,6 +8,7 @@ import pytest
 
 from bookkeeping import admit, answered, ask, config, ended, open_books, sample, share, streamed
 from kvquota_api.amounts import Blocks, Tokens
+from kvquota_api.pod_config import TenantShare
 from kvquota_api.quota import Share
 from kvquota_operator.planning.effective import EffectiveQuota
 from kvquota_operator.planning.granting import PodRoom, grant_shares
@@ -43,11 +44,16 @@ def quota(scope: str, **limits: Any) -> EffectiveQuota:
     return EffectiveQuota(scope=scope, **(usual | limits))  # type: ignore[arg-type]  # the name of a scope
 
 
-def parts(scope: str, pods: int, **limits: Any) -> list[tuple[int, int, int | None]]:
-    """Soft, hard and sequences on each pod of 1000 blocks."""
+def shares_of(scope: str, pods: int, **limits: Any) -> list[TenantShare]:
+    """On each pod of 1000 blocks."""
     wanted = quota(scope, **limits)
     divided = grant_shares([wanted], [PodRoom(Blocks(1000))] * pods, config(max_model_len=1600).kv, 85)
-    shares = [each.grants[wanted.tenant].share for each in divided]
+    return [each.grants[wanted.tenant].share for each in divided]
+
+
+def parts(scope: str, pods: int, **limits: Any) -> list[tuple[int, int, int | None]]:
+    """Soft, hard and sequences on each pod."""
+    shares = shares_of(scope, pods, **limits)
     return [(each.soft_blocks, each.hard_blocks, each.max_concurrent_requests) for each in shares]
 
 
@@ -67,6 +73,39 @@ def test_scope() -> None:
 )
 def test_scope_shares(hard: int, expected: list[tuple[int, int, int | None]]) -> None:
     assert parts("Pool", 3, hard=Share(tokens=hard)) == expected
+
+
+@pytest.mark.parametrize(
+    ("scope", "pods", "expected"),
+    [
+        pytest.param("Pool", 3, [(300, 4), (300, 4), (300, 4)], id="parts of a whole"),
+        pytest.param("Pool", 1, [(None, None)], id="one pod has the whole"),
+        pytest.param("PerReplica", 2, [(None, None)] * 2, id="each pod has a whole of its own"),
+    ],
+)
+def test_scope_shares__each_pod_knows_the_whole(
+    scope: str, pods: int, expected: list[tuple[int | None, int | None]]
+) -> None:
+    shares = shares_of(scope, pods, hard=Share(tokens=4800), max_concurrent_requests=4)
+    assert [(each.whole_hard_blocks, each.whole_concurrent_requests) for each in shares] == expected
+
+
+@pytest.mark.parametrize("hard", [pytest.param(0, id="no part at all"), pytest.param(20, id="a small part")])
+def test_scope_shares__too_small_is_retried(hard: int) -> None:
+    books = open_books(share(hard_blocks=hard, whole_hard_blocks=100))
+    said = refused(books, ask("search", 50))
+    assert (said.code, said.status, said.retryable) == (Code.TENANT_KV_QUOTA_EXCEEDED, 429, True)
+    assert f"this one has a part of {16 * hard}. Retry, another replica may have more" in said.message
+    assert refused(books, ask("search", 101)).code == Code.REQUEST_EXCEEDS_KV_QUOTA
+
+
+def test_scope_shares__sequences_too_many_for_a_part_are_retried() -> None:
+    books = open_books(share(max_concurrent_requests=3, whole_concurrent_requests=6))
+    said = refused(books, ask("search", 1, copies=5))
+    assert (said.code, said.retryable) == (Code.TENANT_CONCURRENCY_EXCEEDED, True)
+    assert "asks for 5 sequences (prompts times n)" in said.message
+    assert "part of 3." in said.message
+    assert refused(books, ask("search", 1, copies=7)).code == Code.REQUEST_EXCEEDS_KV_QUOTA
 
 
 def test_shadow() -> None:

@@ -2,9 +2,10 @@
 
 import pytest
 
+from identities import ISSUER, Who, signing_set
 from kvquota_sidecar.proxy.head import Head, read_head
 from kvquota_sidecar.proxy.identity import MAX_KEY_BYTES, Directory, Failure, identify, to_withhold
-from sidecar_rig import BATCH, KEYS, SEARCH, config, identity
+from sidecar_rig import BATCH, KEYS, PEPPER, SEARCH, config, identity
 
 NOW = 1_800_000_000.0
 S, B = KEYS[SEARCH].encode(), KEYS[BATCH].encode()
@@ -115,6 +116,17 @@ def test_the_engine_sees_one_credential_at_most(
     request_head: Head, changes: dict[str, object], expected: set[bytes]
 ) -> None:
     assert to_withhold(request_head, directory(**changes)) == expected
+
+
+def test_who_is_unknown_is_told_what_the_pool_takes_and_not_what_was_wrong() -> None:
+    begin = "No tenant is known by these credentials. Send an API key of this model pool as "
+    assert directory().wanted == f"{begin}'Authorization: Bearer KEY'."
+    assert directory(api_key_header="X-Our-Key").wanted == f"{begin}'X-Our-Key: KEY'."
+    everything = Who(PEPPER, jwks=signing_set("ES256"), values={"search": SEARCH}).identity()
+    assert Directory.of(config(), everything).wanted == (
+        f"{begin}'Authorization: Bearer KEY', or send a token of {ISSUER} as 'Authorization: Bearer TOKEN',"
+        " or come through the gateway that this pool trusts."
+    )
 
 
 def test_without_an_identity_nobody_is_known() -> None:

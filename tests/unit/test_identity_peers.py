@@ -8,6 +8,7 @@ from kvquota_sidecar.proxy.identity import MAX_KEY_BYTES, Directory, Failure, id
 from sidecar_rig import BATCH, KEYS, PEPPER, SEARCH, config
 
 PROOF = b"X-Kvquota-Peer-Secret: " + PEER_SECRET.encode()
+MISSPELT_PROOF = b"X_Kvquota_Peer_Secret: " + PEER_SECRET.encode()
 S, B = (b"Authorization: Bearer " + KEYS[tenant].encode() for tenant in (SEARCH, BATCH))
 VALUES = {"search": SEARCH, "the batch": BATCH, "gone": "shop/gone", "a,b": SEARCH}
 
@@ -25,7 +26,18 @@ CONFLICT, UNKNOWN = Failure.CONTRADICTION, Failure.UNKNOWN
 CASES = {
     "a proven peer": ((PROOF, b"X-Tenant: search"), SEARCH),
     "headers in other letters": ((PROOF.lower(), b"x-tEnAnT: search"), SEARCH),
-    "names with _ for -": ((b"x_kvquota_peer_secret: " + PEER_SECRET.encode(), b"X_Tenant: search"), SEARCH),
+    "the name with _ for -": ((PROOF, b"X_Tenant: search"), CONFLICT),
+    "the name in both spellings": ((PROOF, b"X-Tenant: search", b"x_tenant: search"), CONFLICT),
+    "the secret with _ for -": ((MISSPELT_PROOF, b"X-Tenant: search"), UNKNOWN),
+    "the secret with one _ for -": ((MISSPELT_PROOF.replace(b"_", b"-", 1), b"X-Tenant: search"), UNKNOWN),
+    "both with _ for -": ((MISSPELT_PROOF, b"X_Tenant: search"), UNKNOWN),
+    "the secret in both spellings": ((PROOF, MISSPELT_PROOF, b"X-Tenant: search"), CONFLICT),
+    "the name with _ for -, for a tenant that nobody is": ((PROOF, b"X_Tenant: nobody"), CONFLICT),
+    "the name with _ for -, and a key": ((b"X_Tenant: search", B), BATCH),
+    "the name with _ for - twice, and a key": ((b"X_Tenant: search", b"x_tenant: search", B), BATCH),
+    "the secret with _ for - twice, and a key": ((MISSPELT_PROOF, MISSPELT_PROOF, B), BATCH),
+    "the name with _ for -, a secret that is another one": ((PROOF + b"x", b"X_Tenant: search"), UNKNOWN),
+    "the name with _ for -, the secret and a key": ((PROOF, b"X_Tenant: search", S), CONFLICT),
     "white space around": ((PROOF + b" \t", b"X-Tenant:\t search  "), SEARCH),
     "a value with a space in it": ((PROOF, b"X-Tenant: the batch"), BATCH),
     "a value with two spaces in it": ((PROOF, b"X-Tenant: the  batch"), UNKNOWN),
@@ -64,6 +76,14 @@ def test_only_a_proven_peer_names_the_tenant(headers, expected):
     where = directory()
     for _ in range(2):  # what was found once is found again
         assert identify(head(*headers), where, NOW) == expected
+
+
+def test_a_pool_whose_header_has_a_low_line_believes_that_spelling_alone():
+    assert named(PROOF, b"X_Tenant: search", header="X_Tenant") == SEARCH
+    assert named(PROOF, b"X-Tenant: search", header="X_Tenant") == CONFLICT
+    assert named(PROOF, b"X_Tenant: search", b"X-Tenant: search", header="X_Tenant") == CONFLICT
+    assert named(b"X-Tenant: search", B, header="X_Tenant") == BATCH
+    assert sent(b"X-Tenant: search", b"X_Tenant: search", S, header="X_Tenant") == [S.replace(b"A", b"a", 1)]
 
 
 def test_a_token_and_a_peer_must_agree():

@@ -61,7 +61,11 @@ def test_a_client_can_only_make_its_request_later(asked, steps):
 
 
 def test_what_a_client_says_of_engine_fields_is_taken_out():
-    body = b'{"model": "m", "priority": -5, "vllm_xargs": {"kvq_tenant": "a"}, "cache_salt": "x", "session_id": "s"}'
+    body = (
+        b'{"model": "m", "priority": -5, "vllm_xargs": {"kvq_tenant": "a"}, "cache_salt": "x", "session_id": "s",'
+        b' "stream_interval": 100000, "request_id": "r", "rid": "r", "data_parallel_rank": 1, "routed_dp_rank": 1,'
+        b' "data_parallel_rank_decode": 1, "disagg_prefill_dp_rank": 1, "extra_key": "k"}'
+    )
     assert json.loads(edited(body, json.loads(body).keys(), WITHOUT_STEERING)) == {"model": "m"}
 
 

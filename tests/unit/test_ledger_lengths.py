@@ -68,11 +68,52 @@ def test_the_doubt_of_one_that_is_over_is_over() -> None:
     assert reserved(books.ask(about(144, 160), 0.0)) == 10
 
 
-def test_a_known_length_is_judged_at_once_whatever_the_others_are() -> None:
+def test_a_known_length_that_fits_only_beside_the_estimates_of_others_is_to_be_asked_again() -> None:
     books = open_books(share(hard_blocks=100))
-    books.ask(about(144, 1584), 0.0)
+    first = books.ask(about(144, 1584), 0.0)
+    assert isinstance(first, Admitted)
+    assert books.ask(about(1424, 1424), 0.0) == Close()
+    assert charged(books) == 10
+    books.count(first.ticket, (Tokens(144),), 0.0)
     assert reserved(books.ask(about(1424, 1424), 0.0)) == 90
     assert code(books.ask(about(16, 16), 0.0)) == Code.TENANT_KV_QUOTA_EXCEEDED
+
+
+def test_a_known_length_that_does_not_fit_whatever_the_others_are_is_refused_at_once() -> None:
+    books = open_books(share(hard_blocks=100))
+    books.ask(about(144, 1584), 0.0)
+    assert code(books.ask(about(1440, 1440), 0.0)) == Code.TENANT_KV_QUOTA_EXCEEDED
+
+
+def test_in_shadow_nobody_waits_for_what_others_are() -> None:
+    books = open_books(share(hard_blocks=100, enforcement="Shadow"))
+    first = books.ask(about(144, 1584), 0.0)
+    assert isinstance(first, Admitted)
+    assert not first.count
+    assert reserved(books.ask(about(1424, 1424), 0.0)) == 90
+
+
+def test_a_list_that_is_counted_is_charged_what_was_counted() -> None:
+    books = open_books(share())
+    ticket = books.ask(about(160, 400, prompts=4, kind="Pool"), 0.0)
+    assert isinstance(ticket, Admitted)
+    books.count(ticket.ticket, (Tokens(160), Tokens(400), Tokens(160), Tokens(16)), 0.0)
+    assert charged(books) == 10 + 25 + 10 + 1
+    books.check_integrity()
+
+
+def test_a_count_that_comes_when_it_has_been_ended_changes_nothing() -> None:
+    books = open_books(share(soft_blocks=0), share("guest", soft_blocks=500))
+    first = books.ask(about(9568, 9584), 0.0)
+    assert isinstance(first, Admitted)
+    books.grow(first.ticket, Tokens(1), 0.0)
+    books.observe(sample(used=600), 0.0)
+    guest = Ask("inference/guest", (AskedPrompt(Tokens(7984), Tokens(7984)),), 1, Tokens(16), "Seen")
+    assert isinstance(books.ask(guest, 0.0), Waiting)
+    assert [each.ticket for each in books.turn(0.0).endings] == [first.ticket]
+    books.count(first.ticket, (Tokens(9584),), 0.0)
+    assert charged(books) == 0
+    books.check_integrity()
 
 
 def test_what_no_length_would_let_in_is_refused_at_once_in_words_of_its_estimate() -> None:

@@ -194,7 +194,8 @@ def test_without_a_drain_the_wait_is_five_seconds() -> None:
     [
         pytest.param(20, pytest.approx(2.0, rel=0.1), id="ten a second give twenty in two"),
         pytest.param(1, 1.0, id="never less than one second"),
-        pytest.param(100_000, 60.0, id="never more than a minute"),
+        pytest.param(800, 60.0, id="never more than a minute"),
+        pytest.param(1000, 10.0, id="where too little is known for so much, ten seconds"),
     ],
 )
 def test_the_wait_follows_the_rate_of_release(amount: int, expected: float) -> None:
@@ -226,11 +227,35 @@ def test_retries_are_spread_by_a_quarter() -> None:
 def test_no_wait_is_longer_than_a_minute_whatever_the_spread() -> None:
     books = Books(jitter=lambda: 1.0)
     books.configure(config(share(hard_blocks=500)), 0.0)
-    books.release(admit(books, "search", 1, output=1), Cause.FINISHED, 0.0)
-    admit(books, "search", 500)
-    answer = books.ask(ask("search", 400), 10.0)
+    for second in range(0, 100, 5):
+        books.release(admit(books, "search", 20, float(second)), Cause.FINISHED, float(second))
+    admit(books, "search", 500, 100.0)
+    answer = books.ask(ask("search", 300), 100.0)
     assert isinstance(answer, Refusal)
     assert answer.retry_after == 60.0
+
+
+@pytest.mark.parametrize(
+    ("given_back", "at"),
+    [
+        pytest.param([5, 5, 5], 1.0, id="a little, often"),
+        pytest.param([200], 1.0, id="much, once"),
+        pytest.param([200, 200], 61.0, id="much, long ago"),
+    ],
+)
+def test_where_little_is_known_nobody_waits_long(given_back: list[int], at: float) -> None:
+    """With the rate of so little a client of 200 blocks would wait for up to a minute."""
+    drain = Drain()
+    for amount in given_back:
+        drain.add(amount, 0.0)
+    assert drain.wait(200, at) == 10.0
+
+
+def test_a_rate_that_is_known_is_believed() -> None:
+    drain = Drain()
+    for second in (0.0, 5.0):
+        drain.add(100, second)
+    assert 20 < drain.wait(200, 5.0) < 30
 
 
 def test_the_wait_for_a_sequence_and_the_wait_for_blocks_follow_their_own_drains() -> None:

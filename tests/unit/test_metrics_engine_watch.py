@@ -156,22 +156,8 @@ def test_without_a_count_of_what_the_engine_was_given_nothing_is_said_of_aborts(
 # When it looks
 
 
-def poke(watch: EngineWatch) -> None:
-    watch.poke()
-
-
 def test_it_looks_again_after_its_period_counted_from_the_look_before() -> None:
     assert begun(Script(SAMPLE, seconds=0.25), 3.5) == [0, 1, 2, 3]
-
-
-def test_it_looks_at_once_when_it_is_poked_and_a_period_after_that() -> None:
-    assert begun(Script(SAMPLE), 3, (0.37, poke), (0.54, poke)) == [0, 0.37, 0.54, 1.54, 2.54]
-
-
-def test_a_poke_during_a_look_is_another_look_after_it() -> None:
-    script = Script(SAMPLE, seconds=0.25)
-    assert begun(script, 1, (0.1, poke), (0.2, poke)) == [0, 0.25]
-    assert script.most_under_way == 1
 
 
 def test_it_looks_every_tenth_of_a_second_while_somebody_waits() -> None:

@@ -57,6 +57,11 @@ CASES: dict[str, tuple[str, SglangInfo, Reading | None]] = {
         SglangInfo(),
         WHOLE,
     ),
+    "a full pool": (
+        without("num_used_tokens").replace(" 0.25\n", " 1.0\n"),
+        SglangInfo(),
+        telling(used_blocks=Blocks(256)),
+    ),
     "old: the page is told elsewhere": (OLD, SglangInfo(page_size=16), WHOLE),
     "old: the page and the pool are told elsewhere": (
         without("page_size", "num_pages", "max_total"),

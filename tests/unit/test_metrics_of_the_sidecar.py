@@ -9,7 +9,7 @@ import msgspec
 
 from kvquota_api.usage import Counts, EngineUsage, InForce, PoolUsage, TenantUsage, UsageReport
 from kvquota_sidecar.estimate.ratio import EstimateError
-from kvquota_sidecar.telemetry.journal import LINES_PER_SECOND, Journal
+from kvquota_sidecar.telemetry.journal import LINES_PER_SECOND, RARE_LINES, Journal
 from kvquota_sidecar.telemetry.metrics import MAX_TENANT_LABELS, Exposition, Vitals
 from kvquota_sidecar.telemetry.tally import Outcome, Tally
 from sidecar_rig import ManualClock
@@ -54,12 +54,13 @@ def rendered(reported: UsageReport, *, with_tenants: bool = False, vitals: Vital
     tally.tokenizer_asked, tally.tokenizer_late, tally.guarantees_missed = 13, 14, 15
     tally.requests["/v1/completions", Outcome.ANSWERED] = 10
     tally.configs_rejected["WrongPod"] = 11
-    return samples(Exposition(lambda: reported, tally, lambda: vitals).render(with_tenants))
+    return samples(Exposition(lambda **_: reported, tally, lambda: vitals).render(with_tenants))
 
 
 WITHOUT_ENGINE = {
     'kvquota_requests_total{outcome="answered",route="/v1/completions"}': 10,
     "kvquota_requests_running": 2,
+    "kvquota_log_lines_left_out_total": 0,
     "kvquota_client_connections": 4,
     "kvquota_client_connections_turned_away_total": 1,
     "kvquota_engine_connections": 3,
@@ -108,6 +109,8 @@ def test_what_only_some_sidecars_know_is_shown_where_they_know_it() -> None:
         counting=6,
         estimate_error=EstimateError(p50=0.04, p90=0.2, count=50),
         restarts={"hung": 2, "killed": 1},
+        log_lines_left_out=16,
+        handshakes_failed={"plaintext": 17},
         sync_age_seconds=3.5,
         unsaid=("running",),
     )
@@ -121,6 +124,8 @@ def test_what_only_some_sidecars_know_is_shown_where_they_know_it() -> None:
         'kvquota_child_restarts_total{cause="hung"}': 2,
         'kvquota_child_restarts_total{cause="killed"}': 1,
         "kvquota_sync_age_seconds": 3.5,
+        "kvquota_log_lines_left_out_total": 16,
+        'kvquota_tls_handshakes_failed_total{reason="plaintext"}': 17,
         'kvquota_engine_unsaid{field="running"}': 1,
         "kvquota_engine_aborts_lost": 1,
     }
@@ -145,7 +150,7 @@ def test_tenants_are_shown_to_those_who_may_know_them() -> None:
 def test_labels_are_bounded_and_a_tenant_keeps_its_own() -> None:
     tenants = [tenant(f"shop/{at}", admitted=at) for at in range(MAX_TENANT_LABELS + 50)]
     seen: list[TenantUsage] = []
-    exposition = Exposition(lambda: report(seen), Tally(), lambda: VITALS)
+    exposition = Exposition(lambda **_: report(seen), Tally(), lambda: VITALS)
 
     def admitted() -> dict[str, float]:
         found = samples(exposition.render(with_tenants=True))
@@ -186,7 +191,8 @@ def test_a_flood_is_counted_and_not_written() -> None:
     stream, clock = io.StringIO(), ManualClock(now=100.0)
     journal = Journal(stream, clock)
     for _ in range(LINES_PER_SECOND + 30):
-        journal.write("refused")
+        if journal.may_write():
+            journal.write("refused")
     assert len(written(stream)) == LINES_PER_SECOND
     clock.now = 101.0
     journal.write("refused")
@@ -195,3 +201,14 @@ def test_a_flood_is_counted_and_not_written() -> None:
         {"at": 101.0, "event": "refused", "linesLeftOut": 30},
         {"at": 101.0, "event": "refused"},
     ]
+
+
+def test_beside_a_flood_there_is_room_for_a_few_other_lines() -> None:
+    stream = io.StringIO()
+    journal = Journal(stream, ManualClock(now=100.0))
+    while journal.may_write():
+        journal.write("refused")
+    for _ in range(RARE_LINES + 5):
+        journal.write("configured")
+    assert [line["event"] for line in written(stream)].count("configured") == RARE_LINES
+    assert journal.left_out == 1 + 5

@@ -65,7 +65,7 @@ class Echo:
     def serve(self, request: Request, context: str, client: Client) -> None:
         client.answer(Answer(200, b"%d" % len(request.body)))
 
-    def answer_fault(self, fault: Fault, head: Head | None) -> Answer:
+    def answer_fault(self, fault: Fault, head: Head | None, context: object) -> Answer:
         return Answer(fault.status)
 
 

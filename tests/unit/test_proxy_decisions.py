@@ -4,10 +4,12 @@ import json
 
 import pytest
 
+from kvquota_sidecar.proxy.blamed import blamed
 from kvquota_sidecar.proxy.draining import Drain, Phase
 from kvquota_sidecar.proxy.head import Fault
 from kvquota_sidecar.proxy.identity import Failure
 from kvquota_sidecar.proxy.refusing import fault_refusal, good_fields, identity_refusal, refusal_answer
+from kvquota_sidecar.proxy.request_ids import Name
 from kvquota_sidecar.proxy.routes import PATHS, Purpose, find_route
 
 ROUTES: dict[tuple[str, str], Purpose | None] = {
@@ -75,7 +77,7 @@ FAULTS = {
     415: "unsupported_encoding",
     417: "expectation_failed",
     431: "headers_too_large",
-    503: "kv_pool_exhausted",
+    503: "receiving_too_much",
 }
 
 
@@ -91,11 +93,29 @@ def test_who_is_unknown_and_who_contradicts_himself_are_told_apart() -> None:
 
 def test_a_refusal_speaks_the_words_of_the_route() -> None:
     refusal = identity_refusal(Failure.UNKNOWN)
-    openai, anthropic = (refusal_answer(refusal, path) for path in ("/v1/completions", "/v1/messages"))
+    name = Name("ours-1", "theirs")
+    openai, anthropic = (refusal_answer(refusal, path, name) for path in ("/v1/completions", "/v1/messages"))
     assert json.loads(openai.body)["error"]["code"] == "unknown_tenant"
     assert json.loads(anthropic.body)["type"] == "error"
-    assert b"x-should-retry: false\r\n" in openai.fields
+    told = b"x-kvquota-code: unknown_tenant\r\nx-should-retry: false\r\n"
+    assert openai.fields == told + b"www-authenticate: Bearer\r\nx-request-id: theirs\r\n"
     assert good_fields(None) == b""
+
+
+BLAMED = {
+    "a field that a route reads": ("max_tokens", "max_tokens"),
+    "a field inside another one": ("messages[2].content", "messages"),
+    "a field that is not supported": ("background", "background"),
+    "a name that a client has chosen": ("my password is", None),
+    "such a name inside a field": ("messages.my password is", "messages"),
+    "no field": (None, None),
+    "an empty name": ("", None),
+}
+
+
+@pytest.mark.parametrize(("param", "told"), BLAMED.values(), ids=BLAMED)
+def test_the_log_names_fields_of_ours_only(param: str | None, told: str | None) -> None:
+    assert blamed(param) == told
 
 
 PHASES: dict[str, tuple[float, int, Phase]] = {

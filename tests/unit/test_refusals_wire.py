@@ -22,6 +22,8 @@ WANTED = {
     "kv_pool_contended": (429, True),
     "kv_pool_exhausted": (503, True),
     "kv_evicted": (503, True),
+    "receiving_too_much": (503, True),
+    "starting": (503, True),
     "draining": (503, True),
     "not_configured": (503, True),
     "request_exceeds_kv_quota": (400, False),
@@ -188,6 +190,7 @@ def test_nothing_is_told_of_nobody() -> None:
     assert told(refused_fields(refuse(Code.UNKNOWN_TENANT), None)) == {
         "x-kvquota-code": "unknown_tenant",
         "x-should-retry": "false",
+        "www-authenticate": "Bearer",
     }
 
 

@@ -24,6 +24,11 @@ DONE = b"data: [DONE]\n\n"
 USAGE = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
 
 CACHING = {"input_tokens": 23, "output_tokens": 1, "cache_creation_input_tokens": 32, "cache_read_input_tokens": 7}
+RESPONSE_DELTAS = (
+    "output_text", "refusal", "reasoning_text", "reasoning_summary_text", "function_call_arguments",
+    "custom_tool_call_input", "mcp_call_arguments", "code_interpreter_call_code",
+)  # fmt: skip
+BLOCK_DELTAS = ("text_delta", "thinking_delta", "input_json_delta", "signature_delta")
 
 STREAMS: dict[str, tuple[bytes, int, Usage | None]] = {
     "nothing": (b"", 0, None),
@@ -41,7 +46,17 @@ STREAMS: dict[str, tuple[bytes, int, Usage | None]] = {
     ),
     "tool calls count": (event(choices=[{"delta": {"tool_calls": [{"index": 0}]}}]), 1, None),
     "a delta that is no object": (event(choices=[{"delta": "a", "text": "b"}]) + chat("a"), 2, None),
-    "completions have text": (event(choices=[{"text": "a"}, {"text": ""}]), 1, None),
+    "completions have text, be it empty": (event(choices=[{"text": "a"}, {"text": ""}]), 2, None),
+    "a token without text counts": (event(choices=[{"delta": {"content": ""}}]), 1, None),
+    "an empty delta counts": (event(choices=[{"delta": {}}, {"delta": {"tool_calls": []}}]), 2, None),
+    "the end of an answer is a token too": (
+        event(choices=[{"delta": {"content": ""}, "finish_reason": "stop"}]) + DONE,
+        1,
+        None,
+    ),
+    "a role with text is one": (event(choices=[{"delta": {"role": "assistant", "content": "a"}}]), 1, None),
+    "a role for every choice is none": (event(choices=[{"delta": {"role": "assistant"}}] * 2), 0, None),
+    "a choice without either": (event(choices=[{"index": 0}]), 0, None),
     "usage at the end beats the count": (chat("a") + event(choices=[], usage=USAGE) + DONE, 5, Usage(7, 5)),
     "usage with every frame": (
         chat("ab", usage=USAGE | {"completion_tokens": 2}) + chat("c", usage=USAGE),
@@ -96,6 +111,18 @@ STREAMS: dict[str, tuple[bytes, int, Usage | None]] = {
         2,
         Usage(3, 2),
     ),
+    "whatever a response says bit by bit": (
+        b"".join([named(f"response.{each}.delta", delta="") for each in RESPONSE_DELTAS])
+        + named("response.output_text.done", text="a")
+        + named("response.completed", response={"usage": None}),
+        len(RESPONSE_DELTAS),
+        None,
+    ),
+    "whatever Anthropic's says bit by bit": (
+        b"".join([named("content_block_delta", index=0, delta={"type": each}) for each in BLOCK_DELTAS]),
+        len(BLOCK_DELTAS),
+        None,
+    ),
     "an odd run of line ends": (b"\n" + chat("a") + b"\n" + chat("b") + b"\n\n\n", 2, None),
     "JSON nested beyond any reader": (b'data: {"x":' + b"[" * 3000 + b"]" * 3000 + b"}\n\n" + chat("a"), 1, None),
     "a type that is no text": (event(type=3), 0, None),
@@ -117,6 +144,20 @@ def test_a_stream_is_counted_and_passes_unchanged_however_it_is_cut(
     assert metered([stream[at : at + 1] for at in range(len(stream))]) == expected
     step = max(1, len(stream) // 500)
     assert all(metered([stream[:at], stream[at:]]) == expected for at in range(0, len(stream), step))
+
+
+def test_a_frame_stands_for_as_many_tokens_as_earlier_ones_until_the_engine_has_counted() -> None:
+    meter = StreamMeter(withholds_usage=False, tokens_per_frame=2.5)
+    produced = []
+    for frame in (
+        *[chat("a")] * 3,
+        chat("a", usage={"completion_tokens": 5}),
+        chat("a"),
+        event(choices=[], usage=USAGE),
+    ):
+        meter.feed(frame)
+        produced.append(meter.produced)
+    assert (produced, meter.shown) == ([2, 5, 7, 5, 7, 6], 5)
 
 
 def test_bytes_pass_in_whole_frames_only() -> None:

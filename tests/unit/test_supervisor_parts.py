@@ -194,6 +194,7 @@ def test_children_that_cannot_be_started_are_waited_for_longer_up_to_a_bound_and
         left.append(os.fstat(supervisor._kept).st_size > 0)
         supervisor._due = 0.0
         supervisor._start_if_due()
+    supervisor._outlet.close(seconds=20.0)
     lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert [each["nextIn"] for each in lines][:9] == [0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
     assert (lines[-1]["event"], lines[-1]["nextIn"]) == ("child_not_started", 5.0)

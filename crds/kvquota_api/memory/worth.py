@@ -15,7 +15,7 @@ It does not know whose blocks they are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kvquota_api.amounts import Blocks, Tokens
 from kvquota_api.memory.blocks import LayerGroup, blocks_for
@@ -27,6 +27,14 @@ class Worth:
 
     groups: tuple[LayerGroup, ...]
     max_model_len: Tokens
+    # So many tokens are worth so many blocks: computed once, since every answer tells of amounts.
+    _tokens: int = field(init=False, repr=False, compare=False)
+    _blocks: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        whole = self._keeps_every_token
+        object.__setattr__(self, "_tokens", self.groups[0].block_tokens if whole else self.max_model_len)
+        object.__setattr__(self, "_blocks", 1 if whole else max(1, self._of_longest))
 
     def blocks(self, tokens: Tokens) -> Blocks:
         """Blocks that hold `tokens` of context."""
@@ -37,9 +45,7 @@ class Worth:
 
     def tokens(self, blocks: int) -> Tokens:
         """Tokens of context that `blocks` are worth."""
-        if self._keeps_every_token:
-            return Tokens(blocks * self.groups[0].block_tokens)
-        return Tokens(blocks * self.max_model_len // max(1, self._of_longest))
+        return Tokens(blocks * self._tokens // self._blocks)
 
     @property
     def _keeps_every_token(self) -> bool:

@@ -66,9 +66,12 @@ class Division:
 
 
 class _Ceiling(NamedTuple):
+    """`whole`: hard over all pods together; None where each pod has a hard of its own."""
+
     asked: Blocks
     hard: Blocks
     concurrent: int | None
+    whole: Blocks | None = None
 
 
 def grant_shares(
@@ -107,12 +110,13 @@ def _spread(quota: EffectiveQuota, rooms: Sequence[PodRoom], kv: KvPlan) -> Sequ
     served = served if limit is None else min(served, limit)
     hards = equal_parts(total, [room.usable for room in rooms[:served]])
     sequences = equal_parts(limit or 0, [limit or 0] * served)
+    whole = Blocks(min(total, together))
     first = [
-        _Ceiling(_asked(total, served, place), Blocks(hard), None if limit is None else sequences[place])
+        _Ceiling(_asked(total, served, place), Blocks(hard), None if limit is None else sequences[place], whole)
         for place, hard in enumerate(hards)
     ]
     # A pod without a part has hard 0, which refuses everything; 1 is the least that a config can state.
-    rest = [_Ceiling(Blocks(0), Blocks(0), None if limit is None else 1)] * (len(rooms) - served)
+    rest = [_Ceiling(Blocks(0), Blocks(0), None if limit is None else 1, whole)] * (len(rooms) - served)
     return (*first, *rest)
 
 
@@ -165,6 +169,7 @@ def _soft_asked(quota: EffectiveQuota, room: PodRoom, kv: KvPlan) -> Blocks:
 
 
 def _share(quota: EffectiveQuota, ceiling: _Ceiling, soft: Blocks) -> TenantShare:
+    limit = quota.max_concurrent_requests
     return TenantShare(
         id=quota.tenant,
         quota=quota.quota,
@@ -174,4 +179,6 @@ def _share(quota: EffectiveQuota, ceiling: _Ceiling, soft: Blocks) -> TenantShar
         max_concurrent_requests=ceiling.concurrent,
         max_context_tokens=quota.max_context_tokens,
         enforcement=quota.enforcement,
+        whole_hard_blocks=None if ceiling.whole == ceiling.hard else ceiling.whole,
+        whole_concurrent_requests=None if limit == ceiling.concurrent else limit,
     )

@@ -29,6 +29,7 @@ from kvquota_cli.tables.table import printed
 from kvquota_operator.reconcile.observed import PoolKey
 from kvquota_sidecar.memory import memory_limit
 from kvquota_sidecar.settings import Bind, Settings, SettingsError, read_settings
+from kvquota_sidecar.supervisor import STANDARD_OUTPUT, Outlet
 
 ANY_PORT: Final = 0
 NO_LAME_DUCK: Final = 0.0  # seconds: no Service sends anybody here, so nobody has to be waited for
@@ -63,9 +64,13 @@ async def _serve(arguments: argparse.Namespace, settings: Settings) -> None:
     await require_plan(objects, key, datetime.now(UTC))
     secret = new_secret()
     with token_file(arguments.token_file, secret.token) as (path, token):
-        session = Session(objects, key, settings, replace(secret, token=token), tell=_say, log=sys.stdout)
-        async with session:
-            await _stay(session, objects, watch, start, path)
+        outlet = Outlet(STANDARD_OUTPUT)
+        session = Session(objects, key, settings, replace(secret, token=token), tell=_say, log=outlet)
+        try:
+            async with session:
+                await _stay(session, objects, watch, start, path)
+        finally:
+            outlet.close()
 
 
 def _first_look(watch: FolderWatch, folder: Path) -> None:

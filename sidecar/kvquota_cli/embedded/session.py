@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Final, Self, TextIO
+from typing import Final, Self
 
 from kvquota_cli.embedded.channel import DirectChannel
 from kvquota_cli.embedded.file_cluster import FileCluster
@@ -27,6 +27,7 @@ from kvquota_operator.reconcile.observed import PoolKey, SecretSeen
 from kvquota_operator.reconcile.reconcile import reconcile
 from kvquota_sidecar.settings import Settings
 from kvquota_sidecar.sidecar import Sidecar
+from kvquota_sidecar.telemetry.journal import Sink
 
 SYNC_SECONDS: Final = ControllerSettings().sync_seconds
 
@@ -59,7 +60,7 @@ class Session:
         secret: SecretSeen,
         *,
         tell: Callable[[str], None],
-        log: TextIO,
+        log: Sink,
         decide: Decide = reconcile,
         sync_seconds: float = SYNC_SECONDS,
     ) -> None:

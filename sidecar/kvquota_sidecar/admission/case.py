@@ -39,7 +39,8 @@ class Holder(msgspec.Struct, frozen=True, gc=False):
     """The tenant that asks: its share in the config, and how it stands.
 
     `soft`: in force (scaled, and 0 in Shadow). `held`: C. `pressed`: its running work has passed hard by growth.
-    `requests`: how many it has running or waiting for room.
+    `requests`: how many it has running or waiting for room. `doubt`: blocks of `held` that it may not hold, as nobody
+    has counted its prompts yet.
     """
 
     share: TenantShare
@@ -51,6 +52,7 @@ class Holder(msgspec.Struct, frozen=True, gc=False):
     blocks_wait: Wait
     sequences_wait: Wait
     requests: int = 0
+    doubt: Blocks = Blocks(0)
 
 
 class Pool(msgspec.Struct, frozen=True, gc=False):

@@ -122,10 +122,11 @@ def _length(case: Case) -> int:
 def never_within_hard(case: Case) -> Words | None:
     """At its limits the request fits the tenant's whole hard."""
     share = case.holder.share
-    if case.demand.full <= share.hard_blocks:
+    whole = share.hard_blocks if share.whole_hard_blocks is None else share.whole_hard_blocks
+    if case.demand.full <= whole:
         return None
-    reason = f"TenantQuota {share.quota} (spec.kv.hard) allows {case.tokens(share.hard_blocks):,}"
-    return partial(wording.never, case, case.demand.full, case.demand.full - share.hard_blocks, reason)
+    reason = f"TenantQuota {share.quota} (spec.kv.hard) allows {case.tokens(whole):,}"
+    return partial(wording.never, case, case.demand.full, case.demand.full - whole, reason)
 
 
 def never_within_pool(case: Case) -> Words | None:
@@ -157,8 +158,10 @@ def never_lent(case: Case) -> Words | None:
 
 
 def never_that_many(case: Case) -> Words | None:
-    """The request alone has no more sequences than the tenant may run."""
-    most = case.holder.share.max_concurrent_requests
+    """The request alone has no more sequences than the tenant may run, on all pods together."""
+    share = case.holder.share
+    whole = share.whole_concurrent_requests
+    most = share.max_concurrent_requests if whole is None else whole
     if most is None or case.demand.sequences <= most:
         return None
     return partial(wording.too_many, case, most)

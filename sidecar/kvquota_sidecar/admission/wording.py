@@ -10,9 +10,15 @@ Invariants:
 
 from __future__ import annotations
 
+from typing import Final
+
 from kvquota_api.amounts import Blocks, Tokens
 from kvquota_sidecar.admission.case import Case
 from kvquota_sidecar.refusals import Code, Refusal, refuse
+
+# Seconds after which a request that is larger than a pod's part may come again: parts move when pods come and go, and
+# until then only another pod can help, which is asked at once.
+BEYOND_ITS_PART_SECONDS: Final = 5.0
 
 
 def too_long(case: Case, length: int, limit: Tokens, setting: str) -> Refusal:
@@ -54,6 +60,10 @@ def concurrency(case: Case, most: int) -> Refusal:
     """The tenant runs `most` sequences at once, and this request would be beyond."""
     holder, sequences = case.holder, case.demand.sequences
     beyond = holder.sequences + sequences - most
+    if sequences > most:
+        return _beyond_its_part(
+            case, Code.TENANT_CONCURRENCY_EXCEEDED, f"{sequences:,} sequences (prompts times n)", f"{most:,}"
+        )
     until = "one of them has" if beyond == 1 else f"{beyond:,} of them have"
     fewer = f", or send {beyond:,} fewer (prompts times n)" if beyond < sequences else ""
     return refuse(
@@ -67,17 +77,31 @@ def concurrency(case: Case, most: int) -> Refusal:
 def hard(case: Case, missing: int) -> Refusal:
     """The request would take its tenant `missing` blocks beyond hard, or nothing new may start now."""
     holder, reserve = case.holder, case.demand.reserve
+    if reserve > holder.share.hard_blocks and holder.share.whole_hard_blocks is not None:
+        asked, part = case.tokens(reserve), case.tokens(holder.share.hard_blocks)
+        return _beyond_its_part(case, Code.TENANT_KV_QUOTA_EXCEEDED, f"{asked:,} tokens of KV cache", f"{part:,}")
     if holder.pressed:
         how = "What it runs has grown to that, so nothing new starts until something has ended. " + _waiting(
             holder.requests
         )
     else:
         how = _shorter_or(case, missing, _waiting(holder.requests))
+    until = " until its prompts are counted" if holder.doubt else ""
     return refuse(
         Code.TENANT_KV_QUOTA_EXCEEDED,
-        f"Tenant {holder.share.id} holds {case.tokens(holder.held):,} tokens of KV cache, its hard quota is "
+        f"Tenant {holder.share.id} holds {case.tokens(holder.held):,} tokens of KV cache{until}, its hard quota is "
         f"{case.tokens(holder.share.hard_blocks):,}, and this request asks for {case.tokens(reserve):,}. {how}",
         retry_after=holder.blocks_wait(max(missing, reserve)),
+    )
+
+
+def _beyond_its_part(case: Case, code: Code, asked: str, part: str) -> Refusal:
+    """The request is larger than this pod's part of what its tenant has on all pods together."""
+    return refuse(
+        code,
+        f"The request asks for {asked}, and of what TenantQuota {case.holder.share.quota} allows on all replicas "
+        f"together this one has a part of {part}. Retry, another replica may have more, or send a smaller request.",
+        retry_after=BEYOND_ITS_PART_SECONDS,
     )
 
 

@@ -101,7 +101,8 @@ class Admin:
             return _told(404, "There is no such route on the admin port.")
         trusted = self._token.is_in(head)
         if route.access == "Token" and not trusted:
-            return _told(401, "Send the pool's token: Authorization: Bearer TOKEN.")
+            told = _told(401, "Send the pool's token: Authorization: Bearer TOKEN.")
+            return Answer(told.status, told.body, b"www-authenticate: Bearer\r\n")
         if route.access == "Near" and not is_near(ends, self._node_addresses):
             return _told(403, f"Only this pod and its node may ask this, not {ends.remote}: see --node-address.")
         return AdminContext(route, trusted)
@@ -116,7 +117,7 @@ class Admin:
         if context.route.later is not None:
             Waiting(context.route.later, client, self._spawn).start()
 
-    def answer_fault(self, fault: Fault, head: Head | None) -> Answer:  # noqa: ARG002 - every route speaks the same way
+    def answer_fault(self, fault: Fault, head: Head | None, context: AdminContext | None) -> Answer:  # noqa: ARG002 - every route speaks the same way
         """What to send for a request that cannot be read."""
         return _told(fault.status, fault.sentence)
 

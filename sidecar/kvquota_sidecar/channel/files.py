@@ -49,6 +49,14 @@ class FileWatch:
             file.told(content)
 
 
+def waiting_for(what: str, file: Path | None) -> str:
+    """What is said at a start without a document: where it was looked for. `what`: its name."""
+    if file is None:
+        return f"waiting for the {what}: no file was named and no operator has called yet"
+    reason = "cannot be used" if file.exists() else "does not exist yet"
+    return f"waiting for the {what}: {file} {reason} and no operator has called yet"
+
+
 def _read(path: Path) -> bytes | None:
     try:
         with path.open("rb") as stream:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from kvquota_api.pod_config import FailurePolicy, PodConfig
 from kvquota_api.usage import Source, SyncRequest
@@ -14,8 +13,6 @@ from kvquota_sidecar.proxy.identity import Directory
 from kvquota_sidecar.refusals import Code, Refusal, refuse
 from kvquota_sidecar.telemetry.journal import Journal
 from kvquota_sidecar.telemetry.tally import Tally
-
-_UNSETTLED: Final = "The engine still works for clients of before this program started. Retry in a few seconds."
 
 
 class Standing:
@@ -76,6 +73,8 @@ class Standing:
 
     def refusal(self) -> Refusal | None:
         """Why no traffic is taken now; None while it is."""
+        if self.drain.started_at is None:
+            return None
         phase = self.drain.phase(self._clock(), self._running())
         return refuse(Code.DRAINING) if phase in ("Refusing", "Over") else None
 
@@ -85,7 +84,7 @@ class Standing:
             return refuse(Code.DRAINING)
         if self.directory is None and self.policy == "Closed":
             return refuse(Code.NOT_CONFIGURED)
-        return None if self._settled() else refuse(Code.KV_POOL_EXHAUSTED, _UNSETTLED)
+        return None if self._settled() else refuse(Code.STARTING)
 
     def offer_config(self, data: bytes, source: Source) -> None:
         """A config came in."""

@@ -23,7 +23,7 @@ HURRY_SECONDS: Final = 0.1  # between two samples while somebody waits for block
 
 
 class EngineWatch:
-    """Takes a sample every `period_seconds`, every HURRY_SECONDS while `hurried`, or at once when poked.
+    """Takes a sample every `period_seconds`, every HURRY_SECONDS while `hurried`.
 
     There is never more than one under way, and the engine rests between two for at least as long as one takes it.
     `observe` hears of every sample; `silent` of what the engine does not say, whenever that changes. `load`: what the
@@ -52,17 +52,12 @@ class EngineWatch:
         self._load = load
         self._aborts = Aborts()
         self._aborts_lost: bool | None = None
-        self._poked = asyncio.Event()
         self._sampling = asyncio.Lock()
         self._sample: EngineSample | None = None
         self._seen_at = 0.0
         self.state: EngineState = "Unknown"
         self.trouble = ""  # why the last sample failed
         self.unsaid: tuple[str, ...] = ()  # what the last answer left out
-
-    def poke(self) -> None:
-        """Take the next sample at once."""
-        self._poked.set()
 
     async def run(self) -> None:
         """Sample until cancelled."""
@@ -73,19 +68,14 @@ class EngineWatch:
             await self._rest(begun, took=loop.time() - begun)
 
     async def _rest(self, begun: float, took: float) -> None:
-        """Until the next sample is due, or somebody pokes."""
+        """Until the next sample is due."""
         loop = asyncio.get_running_loop()
-        while not self._poked.is_set():
+        while True:
             wait = HURRY_SECONDS if self._hurried() else self._period_seconds
             left = max(begun + wait, begun + 2 * took) - loop.time()
             if left <= 0:
-                break
-            try:
-                async with asyncio.timeout(min(left, HURRY_SECONDS)):
-                    await self._poked.wait()
-            except TimeoutError:
-                pass
-        self._poked.clear()
+                return
+            await asyncio.sleep(min(left, HURRY_SECONDS))
 
     async def take(self) -> None:
         """Take one sample, after the one that is under way."""

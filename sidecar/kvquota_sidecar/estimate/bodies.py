@@ -48,7 +48,7 @@ class Completion(Body, frozen=True, kw_only=True):
 
     prompt: msgspec.Raw
     suffix: str | None = None
-    max_tokens: Length | None = None
+    max_tokens: Length | msgspec.UnsetType | None = msgspec.UNSET
     n: Count | None = None
     best_of: Count | None = None
 

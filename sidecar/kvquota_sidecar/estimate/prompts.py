@@ -25,6 +25,7 @@ import msgspec
 
 from kvquota_api.amounts import Tokens
 from kvquota_api.pod_config import MediaCost
+from kvquota_api.quoting import quoted
 from kvquota_sidecar.estimate.bodies import (
     ABSENT,
     Chat,
@@ -223,7 +224,7 @@ def _tools(name: str, raw: msgspec.Raw) -> int:
     listed: list[Tool] | None = within(name, partial(decoded, raw, list[Tool] | None))
     for place, tool in enumerate(listed or ()):
         if tool.type is not None and tool.type not in _TOOLS:
-            raise unsupported(f"{name}[{place}].type", f"a tool of type {tool.type!r} runs beside the answer")
+            raise unsupported(f"{name}[{place}].type", f"a tool of type {quoted(tool.type)} runs beside the answer")
     return _instructions(raw)
 
 

@@ -23,6 +23,8 @@ from typing import Final
 
 import msgspec
 
+from kvquota_api.quoting import quoted
+
 MAX_DEPTH: Final = 128  # levels: tool schemas of real clients stay below 40; the engine's own parser ends near 1,000
 # Each bounds what one body costs while other tenants' streams wait. In brackets: a chat of 2,000 messages with tool
 # calls, and 100 tools; more than agents send.
@@ -133,7 +135,7 @@ def _require_shallow(depth: int) -> None:
 
 def _require_new(name: str, named: set[str]) -> None:
     if name in named:
-        raise ScanError(f"an object names {name[:100]!r} twice", name)
+        raise ScanError(f"an object names {quoted(name)} twice", name)
     named.add(name)
 
 

@@ -7,7 +7,8 @@ Invariants:
 1. The engine cannot read the body in another way: a key that is named twice at any level, NaN, and text that is not
    UTF-8 are refused, and a field that decides what the request takes has exactly its own type.
 2. What outlives the response or hides its size is refused.
-3. Every refusal is a 400 that names the field, or the bound.
+3. Every refusal is a 400 that names the field, or the bound; of what the client wrote it quotes MAX_QUOTED characters
+   at most, as operators and logs read it too.
 4. What is looked at one by one is bounded before it is: by `scan`, and for messages and parts by `weighing`.
 
 It does not know tenants, limits or blocks.
@@ -24,7 +25,9 @@ import msgspec
 
 from kvquota_api.amounts import Tokens
 from kvquota_api.pod_config import MediaCost
+from kvquota_api.quoting import MAX_QUOTED
 from kvquota_sidecar.estimate.bodies import Body, Chat, Completion, Messages, Pooled, Rerank, Responses, Score
+from kvquota_sidecar.estimate.hiding import hides_output
 from kvquota_sidecar.estimate.pairs import rerank_prompts, score_prompts
 from kvquota_sidecar.estimate.prompts import (
     PromptSize,
@@ -52,7 +55,7 @@ class Shape(msgspec.Struct, frozen=True):
     1. `output_limit`: tokens of each sequence, as this engine will use it; None where there is none but the context.
     `cache_salt`: the client's own, "" for none. `priority`: the client's own, as JSON; empty for none. `include_usage`:
     whether the client itself asked for usage in the stream. `fields`: the names of the body's top-level fields, for
-    `edited`.
+    `edited`. `hides_output`: it is a stream and need not show all that is made.
     """
 
     kind: Kind
@@ -65,6 +68,7 @@ class Shape(msgspec.Struct, frozen=True):
     priority: bytes
     include_usage: bool
     fields: frozenset[str]
+    hides_output: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +93,11 @@ def _chat_limit(body: Chat, engine: Engine) -> int | None:
 
 
 def _completion_limit(body: Completion, engine: Engine) -> int | None:
-    """vLLM 0.32 makes 16 tokens where a completion sets no limit, while a chat may fill the context."""
-    return 16 if engine == "vLLM" and body.max_tokens is None else body.max_tokens
+    """vLLM makes 16 tokens where a completion leaves the limit out, while a chat may fill the context. Of `null` 0.32
+    makes 16 too, older ones the context: which one runs is not known here, so the larger counts."""
+    if body.max_tokens is msgspec.UNSET:
+        return 16 if engine == "vLLM" else None
+    return body.max_tokens
 
 
 def _copies(body: Chat | Completion) -> int:
@@ -122,6 +129,8 @@ _UNSUPPORTED: Final = {
     "media_io_kwargs": "it changes how many tokens a video takes",
     # SGLang's and llama.cpp's own.
     "session_params": _OUTLIVES,
+    "bootstrap_host": _OUTLIVES,
+    "bootstrap_port": _OUTLIVES,
     "bootstrap_room": _OUTLIVES,
     "id_slot": "which slot is free only the engine knows",
     "n_predict": "use max_tokens, which every engine reads in the same way",
@@ -179,7 +188,7 @@ def read_shape(route: str, body: bytes, media: MediaCost = NO_MEDIA, engine: Eng
 def _explain(error: Exception) -> tuple[str, str | None]:
     """What is wrong, and with which field."""
     if isinstance(error, ScanError):
-        return str(error), error.key or None
+        return str(error), error.key[:MAX_QUOTED] or None
     if isinstance(error, msgspec.ValidationError):
         reason, _, path = str(error).partition(" - at `$.")
         return str(error), path.rstrip("`") or _missing(reason)
@@ -221,6 +230,7 @@ def _read(route: _Route, text: bytes, media: MediaCost, engine: Engine) -> Shape
         bytes(body.priority),
         options is not None and bool(options.include_usage),
         names,
+        body.stream is True and hides_output(fields),
     )
 
 

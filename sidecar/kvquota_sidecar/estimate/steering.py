@@ -1,4 +1,4 @@
-"""The fields of a body by which a client would steer the engine's scheduler and cache.
+"""The fields of a body by which a client would steer the engine's scheduler and cache, or hide what it makes.
 
 Decides which of them are this program's own, and the engine priority of a request. Pure.
 
@@ -20,9 +20,23 @@ from types import MappingProxyType
 from typing import Final
 
 # Taken out of every body: the priority; the arguments of the engine's plugins, which may name a tenant or a transfer of
-# blocks; the salt of the prefix cache; and the session, which the engine keeps blocks for (it beats X-Session-ID).
+# blocks; the salt of the prefix cache; the session, which the engine keeps blocks for (it beats X-Session-ID); how
+# many tokens are held back for one frame, as the frames show how far the output has grown; the name of the request, by
+# which it can be told from or taken for another tenant's (vLLM 0.32: `request_id` of all routes, which a response takes
+# before X-Request-Id; SGLang: `rid`); the rank that runs it and more salt of the cache (SGLang; by its documentation).
 WITHOUT_STEERING: Final[Mapping[str, None]] = MappingProxyType(
-    dict.fromkeys(("priority", "vllm_xargs", "cache_salt", "session_id"))
+    dict.fromkeys(
+        (
+            *("priority", "vllm_xargs", "cache_salt", "session_id", "stream_interval", "request_id", "rid"),
+            *(
+                "data_parallel_rank",
+                "data_parallel_rank_decode",
+                "routed_dp_rank",
+                "disagg_prefill_dp_rank",
+                "extra_key",
+            ),
+        )
+    )
 )
 HIGHEST_PRIORITY: Final = 1000  # of a tenant
 _WISHES: Final = 2**20  # how many steps a client may put itself back by; the most of them count as the last

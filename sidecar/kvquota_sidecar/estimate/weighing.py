@@ -22,6 +22,7 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 
 from kvquota_api.pod_config import MediaCost
+from kvquota_api.quoting import quoted
 from kvquota_sidecar.estimate.scan import TOKEN_IDS
 from kvquota_sidecar.refusals import Code
 
@@ -205,8 +206,8 @@ class Weight:
         if cost is None:
             raise unsupported(
                 ".type",
-                f"what a part of type {kind!r} takes is not known here; the administrator of the pool can set it in "
-                f"spec.model.media.{medium}Tokens of the ModelPool",
+                f"what a part of type {quoted(kind)} takes is not known here; the administrator of the pool can set it "
+                f"in spec.model.media.{medium}Tokens of the ModelPool",
             )
         self.media += cost
         self._beside(fields, ("type", *apart))
@@ -289,4 +290,4 @@ def _mistyped(error: msgspec.ValidationError) -> PromptError:
 
 
 def _no_text(kind: str | None) -> PromptError:
-    return unsupported(".type", f"{kind!r} is not text, so its tokens cannot be counted")
+    return unsupported(".type", f"{quoted(kind)} is not text, so its tokens cannot be counted")

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from kvquota_api.amounts import Blocks, Tokens
 from kvquota_api.pod_config import Enforcement, TenantShare
@@ -30,6 +31,11 @@ from kvquota_sidecar.ledger.drain import Drain
 from kvquota_sidecar.ledger.entries import Entry, Prompt
 from kvquota_sidecar.ledger.sharing import Prefixes
 from kvquota_sidecar.ledger.tally import Tally
+
+# Of hard, in charges and doubts: from here on what was admitted by its estimate is counted while it runs. Below it no
+# tokenizer is asked, so a tenant far from its border costs none; and when it nears the border what is open is not more
+# than half, so half of hard is there at once for what is known.
+COUNTED_FROM: Final = 0.5
 
 Key = tuple[int, int]  # of a prompt: the ticket of its request, and its place in that
 
@@ -47,7 +53,7 @@ class _Keys:
 class Account:
     """`share` is None for a tenant that the config no longer names. `soft`: in force, in blocks. `context`: tokens that
     a sequence may have. `shed_percent`: of pressure, from where on its over-soft work is refused. `doubt`: blocks that
-    its requests would take beyond their charges if their prompts were as long as they can be.
+    its requests may hold beyond their charges, as far as their prompts are not known.
 
     `pressed`: growth has passed hard, and no request has ended by itself since. `shadow`: its own limits are counted,
     not enforced, by its own or by the pool's enforcement.
@@ -82,7 +88,7 @@ class Account:
         self.soft = lines.softs.get(self.tenant, Blocks(0))
         self.shed_percent = lines.sheds.get(self.tenant, 0.0)
         if self.share is not None:
-            self.context = context_limit(self.share, max_model_len)
+            self.context = max_model_len if self.shadow else context_limit(self.share, max_model_len)
 
     @property
     def idle(self) -> bool:
@@ -103,6 +109,11 @@ class Account:
         """What the tenant may still claim of its soft: its part of G."""
         left = self.soft - self.charged
         return left if left > 0 else 0
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether what it may hold is so near its hard that prompts known by estimate are to be counted."""
+        return not self.shadow and self.charged + self.doubt > COUNTED_FROM * self.hard
 
     def filled(self) -> int:
         """Blocks of the live requests that are in the engine, as far as it was seen."""

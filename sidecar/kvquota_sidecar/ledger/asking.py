@@ -44,6 +44,7 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     least 1. `output_limit`: of each sequence, what the engine will use; None: the client set none. `growth`: as long as
     it is Unseen nobody can be ended for it, so the whole limit is reserved. `kind`: Pool makes no output (embeddings,
     scores), and its prompts are done batch by batch.
+    `final`: the doubt in what the tenant runs has had its time, so the answer is not Close for it once more.
     """
 
     tenant: str
@@ -52,30 +53,45 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     output_limit: Tokens | None
     growth: Growth = "Unseen"
     kind: Kind = "Generate"
+    final: bool = False
 
 
 class Admitted(msgspec.Struct, frozen=True, gc=False):
     """`ticket` names the request until it is released; `reserved` blocks are charged to its tenant.
 
     `rank`: the data-parallel rank that has to run it; None where the engine has one, or chooses by itself. `protected`:
-    its tenant's soft covers it.
+    its tenant's soft covers it. `is_doubtful`: it may hold more, as its prompts are known by estimate; `count`: these
+    are to be counted now, while it runs (`Books.count`). `limit`: of each sequence, to be set in the request, as its
+    client set none and the engine would go on to the model's context; None: nothing is to be set.
     """
 
     ticket: int
     reserved: Blocks
     rank: int | None = None
     protected: bool = False
+    is_doubtful: bool = False
+    count: bool = False
+    limit: Tokens | None = None
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
-    """The request is guaranteed and there is no room yet: a Turn says later what becomes of `ticket`."""
+    """The request is guaranteed and there is no room yet: a Turn says later what becomes of `ticket`.
+
+    `is_doubtful` and `count` as in Admitted.
+    """
 
     ticket: int
+    is_doubtful: bool = False
+    count: bool = False
 
 
 class Close(msgspec.Struct, frozen=True, gc=False):
-    """Its size decides, and that is known too roughly: neither does it fit at its upper bound, nor would it be refused
-    whatever its prompts hold. Nothing was taken or counted; ask again with exact prompts."""
+    """A size decides, and is known too roughly. Nothing was taken or counted; ask again.
+
+    Where the prompts are not exact, it is theirs: they neither fit at their upper bounds, nor would they be refused
+    whatever they hold; ask with exact ones. Where they are, it is that of the tenant's other requests, which were
+    admitted by estimates: ask when these were counted, for the last time with `final`.
+    """
 
 
 Answer = Admitted | Waiting | Close | Refusal

@@ -16,7 +16,7 @@ It does not know the engine's blocks one by one: each request is charged what it
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -174,7 +174,14 @@ class Books:
         if cached is not None:
             entry.find(cached)
         if entry.state is State.LIVE:
-            self._roll.settle_doubt(entry)
+            self._recharge(entry, now)
+
+    def count(self, ticket: int, prompts: Sequence[Tokens], now: float) -> None:
+        """Its prompts were counted while it runs or waits, or are taken for so many tokens as nobody counted them in
+        time. What the engine has said itself stays."""
+        entry = self._roll.entry(ticket)
+        if entry.estimated and entry.state in {State.LIVE, State.WAITING}:
+            entry.count(prompts)
             self._recharge(entry, now)
 
     def sent(self, ticket: int) -> None:
@@ -263,6 +270,10 @@ class Books:
         told = (each for each in self._roll.accounts.values() if each.share is not None or not each.idle)
         return tuple(tenant_usage(each, now, wall) for each in told)
 
+    def usage_of(self, tenant: str, now: float, wall: float) -> TenantUsage:
+        """Of one tenant that `room` knows. Costs the same however many others there are."""
+        return tenant_usage(self._roll.accounts[tenant], now, wall)
+
     def check_integrity(self) -> None:
         """Raise LedgerError where a sum is not what its parts are."""
         self._roll.check_integrity()
@@ -279,13 +290,18 @@ class Books:
         protected = account.charged + entry.charge <= account.soft
         self._roll.take(account, entry)
         account.tally.count("admitted", now)
-        return Admitted(entry.ticket, entry.charge, self._ranks.number(entry.rank), protected)
+        if not (entry.estimated and entry.doubt):
+            return Admitted(entry.ticket, entry.charge, self._ranks.number(entry.rank), protected, limit=entry.told)
+        number, count = self._ranks.number(entry.rank), account.is_doubtful
+        return Admitted(entry.ticket, entry.charge, number, protected, is_doubtful=True, count=count, limit=entry.told)
 
     def _let_wait(self, account: Account, entry: Entry, law: Law, now: float) -> Waiting:
         entry.deadline = now + law.config.ladder.eviction_wait_seconds
         self._roll.enqueue(account, entry)
         self._stirred = True
-        return Waiting(entry.ticket)
+        if not (entry.estimated and entry.doubt):
+            return Waiting(entry.ticket)
+        return Waiting(entry.ticket, is_doubtful=True, count=account.is_doubtful)
 
     def _refused(self, account: Account, refusal: Refusal, now: float) -> Refusal:
         told = self._spread(refusal)
@@ -310,12 +326,14 @@ class Books:
     def _admit_at_last(self, entry: Entry, now: float) -> Admitted:
         self._roll.admit(entry, now)
         self._roll.accounts[entry.tenant].tally.count("admitted", now)
-        return Admitted(entry.ticket, entry.charge, self._ranks.number(entry.rank), protected=True)
+        number = self._ranks.number(entry.rank)
+        return Admitted(entry.ticket, entry.charge, number, protected=True, limit=entry.told)
 
     def _recharge(self, entry: Entry, now: float) -> None:
         more, law = self._roll.recharge(entry), self._law
         if more < 0:
-            self._roll.unpromise(entry, -more)
+            if entry.state is State.LIVE:
+                self._roll.unpromise(entry, -more)
             self._stirred = self._stirred or bool(self._roll.queue)
         elif more > 0 and law is not None:
             self._reclaiming.restrain(self._roll.accounts[entry.tenant], entry, law, now)

@@ -23,9 +23,10 @@ from kvquota_api.memory.blocks import LayerGroup, blocks_for
 
 
 class Tariff:
-    """The blocks that tokens take. `shares`: whether a beginning that requests have in common is held once."""
+    """The blocks that tokens take. `shares`: whether a beginning that requests have in common is held once.
+    `widest`: tokens of the largest block."""
 
-    __slots__ = ("_batch", "_block_tokens", "_groups", "shares")
+    __slots__ = ("_batch", "_block_tokens", "_groups", "shares", "widest")
 
     def __init__(
         self, groups: tuple[LayerGroup, ...], batch_tokens: int | None = None, *, shares_prefixes: bool = False
@@ -36,6 +37,7 @@ class Tariff:
         self._block_tokens = groups[0].block_tokens if full and len(groups) == 1 else 0  # 0: there is no one size
         self._batch = None if batch_tokens is None else blocks_for(groups, Tokens(batch_tokens))
         self.shares = shares_prefixes and full
+        self.widest = max([group.block_tokens for group in groups])
 
     def prompt(self, tokens: int, output: int, copies: int, shared: int = 0) -> int:
         """Blocks of a prompt with `copies` outputs of `output` tokens each, whose first `shared` tokens others hold."""

@@ -18,12 +18,16 @@ Invariants:
 1. While WAITING or LIVE the charge is the cost of the larger of what is promised and what was seen, without the blocks
    that older requests of its tenant pay for; otherwise it is 0.
 2. What was seen never shrinks, unless the engine itself says so (`correct`).
+3. The ceiling is what it can hold at most, as far as the bounds of its prompts are true ones: they are as long as they
+   can be, and what older ones do not hold of them has one token for each byte, so that the rest is as sparse as the
+   whole allows [a shared beginning of blanks, an end of dense text, and a thirtieth of it was charged].
 
 It does not know its tenant's other requests: that is `accounts`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
@@ -46,13 +50,14 @@ class State(Enum):
 
 
 class Prompt(msgspec.Struct, eq=False, gc=False):
-    """`tokens` of a prompt, and the most that each of its outputs may have.
+    """`tokens` of a prompt, at most `most`, and the most that each of its outputs may have.
 
     `chain` and `size` as in AskedPrompt. `leading`: chunks of the chain that older prompts hold. `found`: the most of
     its beginning that the engine can have found in its cache, in tokens.
     """
 
     tokens: Tokens
+    most: Tokens
     limit: Tokens
     chain: tuple[int, ...] = ()
     size: int = 0
@@ -63,15 +68,24 @@ class Prompt(msgspec.Struct, eq=False, gc=False):
         """Tokens of its beginning that older prompts hold, where there is one and it has `tokens` in all."""
         return min(self.found, tokens * min(self.size, self.leading * CHUNK_BYTES) // self.size)
 
+    def surely_shared(self, block_tokens: int) -> int:
+        """Tokens of its beginning that older prompts hold at least, if it is as long as it can be."""
+        shared = min(self.size, self.leading * CHUNK_BYTES)
+        least = min(shared, self.most - (self.size - shared), self.found)
+        if self.most > self.tokens:
+            least -= block_tokens  # nobody knows where in a block that ends
+        return max(0, least)
+
 
 class Entry(msgspec.Struct, eq=False, gc=False):
     """`limit`, `promise` and `produced` are tokens of one sequence; `produced` is 0 until the first sign of an output.
 
     `hard` is its tenant's hard when it was admitted, in blocks; `admitted_at` and `deadline` are monotonic seconds, the
-    latter of its waiting. `doubt`: blocks that it would take beyond its charge if its prompts were as long as they can
-    be. `rank`: place of the rank that runs it. `shares`: whether its prompts are compared with the tenant's others.
-    `started`: the engine must have taken it up, though nothing of its output was seen. `sent`: its client has seen the
-    first byte.
+    latter of its waiting. `context`: tokens that a sequence of its may have; `given`: the limit that comes with
+    it, `told`: that one where it was not its client that set it, but this program.
+    `doubt`: blocks of its ceiling beyond its charge. `estimated`: its prompts are not known exactly. `rank`: place of
+    the rank that runs it. `shares`: whether its prompts are compared with the tenant's others. `started`: the engine
+    must have taken it up, though nothing of its output was seen. `sent`: its client has seen the first byte.
     """
 
     ticket: int
@@ -86,6 +100,9 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     hard: Blocks
     admitted_at: float
     rank: int
+    context: Tokens
+    given: Tokens | None
+    estimated: bool
     produced: Tokens = _NO_TOKENS
     charge: Blocks = _NO_BLOCKS
     doubt: int = 0
@@ -94,6 +111,7 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     shares: bool = False
     started: bool = False
     sent: bool = False
+    told: Tokens | None = None
     passed_in_shadow: bool = False
     evicted_in_shadow: bool = False
 
@@ -107,8 +125,16 @@ class Entry(msgspec.Struct, eq=False, gc=False):
         estimated = sum([each.tokens for each in self.prompts])
         if estimated:
             for each in self.prompts:
-                each.tokens = Tokens(-(-each.tokens * prompt // estimated))
+                each.tokens = each.most = Tokens(-(-each.tokens * prompt // estimated))
+        self.estimated = False
         self.produced = self._each(produced)
+
+    def count(self, tokens: Sequence[Tokens]) -> None:
+        """The tokens of each of its prompts, as they were counted. What its outputs may have follows from them."""
+        for each, counted in zip(self.prompts, tokens, strict=True):
+            each.tokens = each.most = counted
+            each.limit = limit_of(self.given, self.context, counted)
+        self.estimated = False
 
     def find(self, cached: int) -> None:
         """The engine found `cached` tokens of the prompts in its cache: what was not found is held once more."""
@@ -132,6 +158,17 @@ class Entry(msgspec.Struct, eq=False, gc=False):
             blocks += price(each.tokens, output if output > produced else produced, self.copies, shared)
         return Blocks(blocks)
 
+    def ceiling(self) -> Blocks:
+        """Blocks that it can hold at most, with the outputs that are promised, or seen where that is more."""
+        if self.kind == "Pool":
+            return Blocks(self.tariff.batch([each.most for each in self.prompts]))
+        produced, price, blocks = self.produced, self.tariff.prompt, 0
+        for each in self.prompts:
+            output = max(produced, min(self.promise, each.limit, max(1, self.context - each.most)))
+            shared = each.surely_shared(self.tariff.widest) if each.leading else 0
+            blocks += price(each.most, output, self.copies, shared)
+        return Blocks(blocks)
+
     def filled(self) -> Blocks:
         """Blocks in the engine: by the output that was seen; at most its charge where it has started and shows none."""
         return self.seen() if self.produced else self.unseen()
@@ -146,3 +183,17 @@ class Entry(msgspec.Struct, eq=False, gc=False):
 
     def _each(self, produced: Tokens) -> Tokens:
         return produced if self.sequences == 1 else Tokens(-(-produced // self.sequences))
+
+
+def limit_of(given: Tokens | None, context: Tokens, prompt: Tokens) -> Tokens:
+    """Tokens that the output of a prompt of `prompt` tokens may have: what its client set (`given`), never more than
+    the context leaves."""
+    left = max(1, context - prompt)
+    return given if given is not None and given < left else Tokens(left)
+
+
+def doubt_of(entry: Entry) -> int:
+    """Blocks of its ceiling beyond its charge."""
+    if not entry.estimated and not entry.shares:
+        return 0
+    return max(0, entry.ceiling() - entry.charge)

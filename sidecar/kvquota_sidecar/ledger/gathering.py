@@ -6,7 +6,9 @@ Invariants:
 
 1. The promise is the 90th percentile of the tenant's outputs, never more than the limit; it is the limit while nobody
    can say, and where nobody will see the output grow. A request that generates nothing promises nothing.
-2. Without a limit from the client, the limit is what the context leaves beside the prompt, at least 1.
+2. Without a limit from the client, the limit is what the context leaves beside the prompt, at least 1. Where that is
+   the tenant's own, which the engine does not know, the engine is told that number, and it stays the limit whatever
+   the prompt is counted to have: what the books let grow is what the engine makes.
 
 It does not decide whether the request may run, and changes nothing.
 """
@@ -21,7 +23,7 @@ from kvquota_sidecar.admission.case import Demand, Holder, Pool
 from kvquota_sidecar.ledger.accounts import Account
 from kvquota_sidecar.ledger.asking import Ask
 from kvquota_sidecar.ledger.drain import Drain
-from kvquota_sidecar.ledger.entries import Entry, Prompt
+from kvquota_sidecar.ledger.entries import Entry, Prompt, limit_of
 from kvquota_sidecar.ledger.law import Law
 from kvquota_sidecar.ledger.roll import Roll
 
@@ -46,14 +48,22 @@ def at_least(ask: Ask) -> list[Tokens]:
 
 def entry_of(ask: Ask, account: Account, share: TenantShare, law: Law, *, ticket: int, rank: int, now: float) -> Entry:
     """The request as it would stand in the books, not yet in them: charged nothing, and sharing nothing."""
-    pools, context, given = ask.kind == "Pool", account.context, _given(ask)
-    prompts = tuple([Prompt(p.tokens, _limit(given, context, p.tokens), p.chain, p.size) for p in ask.prompts])
+    pools, context, given, told = ask.kind == "Pool", account.context, _given(ask), None
+    if given is None and context < law.config.kv.max_model_len:
+        told = given = _told(ask, context)
+        context = Tokens(law.config.kv.max_model_len)
+    prompts = tuple(
+        [Prompt(p.tokens, p.most, limit_of(given, context, p.tokens), p.chain, p.size) for p in ask.prompts]
+    )
     limit = prompts[0].limit if len(prompts) == 1 else max([each.limit for each in prompts])
     typical = _typical(ask, account)
     promise = limit if typical is None or limit < typical else typical
     copies = 1 if pools else ask.copies
     sequences, hard = len(prompts) * copies, Blocks(share.hard_blocks)
-    return Entry(ticket, ask.tenant, ask.kind, law.tariff, prompts, copies, sequences, limit, promise, hard, now, rank)
+    return Entry(
+        ticket, ask.tenant, ask.kind, law.tariff, prompts, copies, sequences, limit, promise, hard, now, rank, context,
+        given, not is_exact(ask), told=told,
+    )  # fmt: skip
 
 
 def demand_of(ask: Ask, entry: Entry, full: Blocks) -> Demand:
@@ -68,15 +78,15 @@ def demand_at(ask: Ask, account: Account, entry: Entry, lengths: list[Tokens]) -
     if ask.kind == "Pool":
         blocks = Blocks(entry.tariff.batch(lengths))
         return Demand(max(lengths), _NO_TOKENS, entry.sequences, blocks, blocks, "Pool")
-    price, given, copies, typical = entry.tariff.prompt, ask.output_limit, entry.copies, _typical(ask, account)
+    price, copies, typical = entry.tariff.prompt, entry.copies, _typical(ask, account)
     full = reserve = 0
     for place, prompt in enumerate(entry.prompts):
         tokens = lengths[place]
-        limit = _limit(given, account.context, tokens)
+        limit = limit_of(entry.given, entry.context, tokens)
         output = limit if typical is None or limit < typical else typical
         full += price(tokens, limit, copies)
         reserve += price(tokens, output, copies, prompt.shared(tokens) if prompt.leading else 0)
-    return Demand(max(lengths), given, entry.sequences, Blocks(full), Blocks(reserve))
+    return Demand(max(lengths), ask.output_limit, entry.sequences, Blocks(full), Blocks(reserve))
 
 
 def holder_of(account: Account, share: TenantShare, doubt: int, now: float) -> Holder:
@@ -91,6 +101,7 @@ def holder_of(account: Account, share: TenantShare, doubt: int, now: float) -> H
         lambda blocks: account.blocks_drain.wait(blocks, now),
         lambda sequences: account.sequences_drain.wait(sequences, now),
         len(account.live) + len(account.waiting),
+        Blocks(doubt),
     )
 
 
@@ -122,10 +133,9 @@ def _given(ask: Ask) -> Tokens | None:
     return _NO_TOKENS if ask.kind == "Pool" else ask.output_limit
 
 
-def _limit(given: Tokens | None, context: Tokens, tokens: Tokens) -> Tokens:
-    """Tokens that the output of a prompt of `tokens` may have."""
-    left = max(1, context - tokens)
-    return given if given is not None and given < left else Tokens(left)
+def _told(ask: Ask, context: Tokens) -> Tokens:
+    """What `context` leaves beside the longest prompt: an engine gets one limit for all of a request."""
+    return limit_of(None, context, max([each.tokens for each in ask.prompts]))
 
 
 def _typical(ask: Ask, account: Account) -> Tokens | None:

@@ -4,7 +4,9 @@ Decides by docs/accounting.md (prompts) whether an estimate is enough. Pure.
 
 Invariants:
 
-1. A request whose tokens are known is judged once, at these.
+1. A request whose tokens are known is judged at these. Where all would be well if the others of its tenant were no
+   larger than they are charged, and too much for hard if they are as large as they can be, it is to be asked again when
+   these are known, and refused only then.
 2. Another one is admitted at its estimate only where it fits with every prompt as long as it can be, and with all
    others of its tenant that are not known either as long as they can be: estimates are never stacked past hard.
 3. A longer prompt can take less: several outputs that fill the context share it. So "at its longest" are the blocks of
@@ -24,12 +26,12 @@ from msgspec.structs import replace
 
 from kvquota_api.amounts import Blocks
 from kvquota_api.pod_config import TenantShare
-from kvquota_sidecar.admission.case import Case, Demand, Pool
+from kvquota_sidecar.admission.case import Case, Demand, Holder, Pool
 from kvquota_sidecar.admission.rules import GRANTED, PASSED, Grant, Judgement, judge, told
 from kvquota_sidecar.ledger.accounts import Account
 from kvquota_sidecar.ledger.asking import Ask, Close
-from kvquota_sidecar.ledger.entries import Entry
-from kvquota_sidecar.ledger.gathering import at_least, at_most, demand_at, demand_of, holder_of, is_exact
+from kvquota_sidecar.ledger.entries import Entry, doubt_of
+from kvquota_sidecar.ledger.gathering import at_least, at_most, demand_at, demand_of, holder_of
 from kvquota_sidecar.refusals import Code, Refusal
 
 
@@ -49,6 +51,7 @@ class Hearing:
     share: TenantShare
     pool: Pool
     now: float
+    _holder: Holder | None = None
 
     def verdict(self, entry: Entry) -> Verdict:
         """What is to become of the request. `entry` gets its charge, and is compared with its tenant's others."""
@@ -56,15 +59,24 @@ class Hearing:
         full = entry.cost_of(entry.limit)
         account.join(entry)
         entry.charge = entry.cost() if entry.shares or entry.promise != entry.limit else full
-        if is_exact(ask):
-            return _verdict(self._judge(demand_of(ask, entry, full)))
-        longest = demand_at(ask, account, entry, at_most(ask))
-        entry.doubt = max(0, longest.reserve - entry.charge)
+        entry.doubt = doubt_of(entry)
+        if not entry.estimated:
+            return self._exactly(entry, demand_of(ask, entry, full))
+        longest = replace(demand_at(ask, account, entry, at_most(ask)), reserve=entry.ceiling())
         dearest = longest
         if longest.reserve < entry.charge or longest.full < full:
             dearest = _between(max, longest, demand_of(ask, entry, full))
         top = self._judge(dearest, account.doubt)
         return GRANTED if top is PASSED else self._closer(entry, full, longest, top)
+
+    def _exactly(self, entry: Entry, demand: Demand) -> Verdict:
+        """The verdict on what is known exactly."""
+        account, plain = self.account, self._judge(demand)
+        doubt = account.doubt + entry.doubt
+        fits = account.charged + doubt + entry.charge <= self.share.hard_blocks
+        if fits or account.shadow or plain.code not in {None, Code.KV_POOL_EXHAUSTED}:
+            return _verdict(plain)
+        return told(self._judge(demand, doubt)) if self.ask.final else Close()
 
     def _closer(self, entry: Entry, full: Blocks, longest: Demand, top: Judgement) -> Verdict:
         """`top`: what is said of the request at its dearest."""
@@ -78,7 +90,9 @@ class Hearing:
         return _verdict(plain if plain.code is low.code else low)
 
     def _judge(self, demand: Demand, doubt: int = 0) -> Judgement:
-        return judge(Case(demand, holder_of(self.account, self.share, doubt, self.now), self.pool))
+        if self._holder is None or self._holder.doubt != doubt:
+            self._holder = holder_of(self.account, self.share, doubt, self.now)
+        return judge(Case(demand, self._holder, self.pool))
 
 
 def _verdict(judgement: Judgement) -> Grant | Refusal | Wait:

@@ -5,6 +5,8 @@ Decides the figures of the report. Pure. It changes nothing.
 
 from __future__ import annotations
 
+from typing import Final
+
 from kvquota_api import usage
 from kvquota_api.amounts import Blocks
 from kvquota_api.usage import Rung
@@ -14,6 +16,8 @@ from kvquota_sidecar.ledger.law import Law
 from kvquota_sidecar.ledger.roll import Roll
 from kvquota_sidecar.ledger.tally import LastRefusal
 from kvquota_sidecar.refusals.room import Room
+
+_LONGEST: Final = 1024  # characters of a message, as `usage.Refusal` says: with a longer one no report is read at all
 
 
 def pool_usage(roll: Roll, law: Law, rung: Rung, pressure: float, now: float) -> usage.PoolUsage:
@@ -48,7 +52,8 @@ def tenant_usage(account: Account, now: float, wall: float) -> usage.TenantUsage
 
 
 def _last_refusal(last: LastRefusal, now: float, wall: float) -> usage.Refusal:
-    return usage.Refusal(code=last.refusal.code, message=last.refusal.message, at=wall - (now - last.at))
+    message = last.refusal.message[:_LONGEST]
+    return usage.Refusal(code=last.refusal.code, message=message, at=wall - (now - last.at))
 
 
 def room_of(account: Account, law: Law, rung: Rung, pressure: float) -> Room:

@@ -20,7 +20,7 @@ from typing import Final
 from kvquota_api.amounts import Blocks
 from kvquota_sidecar.ledger.accounts import Account
 from kvquota_sidecar.ledger.asking import LedgerError
-from kvquota_sidecar.ledger.entries import Entry, State
+from kvquota_sidecar.ledger.entries import Entry, State, doubt_of
 from kvquota_sidecar.ledger.gauge import Holding
 from kvquota_sidecar.ledger.ranks import Rank, Ranks
 
@@ -75,7 +75,7 @@ class Roll:
         account = self.accounts[entry.tenant]
         del self.queue[entry.ticket], account.waiting[entry.ticket]
         self._move(account, entry, -entry.charge)
-        self.settle_doubt(entry)
+        self._be_sure(account, entry)
         for heir in account.part(entry):
             self.recharge(heir)
         self.forget(entry)
@@ -88,12 +88,8 @@ class Roll:
             self._move(self.accounts[entry.tenant], entry, more)
             if entry.state is State.LIVE and more > 0:
                 self.ranks.each[entry.rank].gauge.promised(more)
+        self._doubt_anew(entry)
         return more
-
-    def settle_doubt(self, entry: Entry) -> None:
-        """It is known now how long its prompts are."""
-        self.accounts[entry.tenant].doubt -= entry.doubt
-        entry.doubt = 0
 
     def unpromise(self, entry: Entry, blocks: int) -> None:
         """`blocks` of it will never be filled. Of what an earlier reading counted, the next one has to say it."""
@@ -109,8 +105,8 @@ class Roll:
         account, less = self.accounts[entry.tenant], int(entry.charge)
         del account.live[entry.ticket]
         self._move(account, entry, -less)
-        account.doubt -= entry.doubt
-        entry.doubt, entry.charge, entry.state = 0, _NO_BLOCKS, state
+        self._be_sure(account, entry)
+        entry.charge, entry.state = _NO_BLOCKS, state
         for heir in account.part(entry) if entry.shares else ():
             inherited = self._inherit(heir)
             less -= inherited
@@ -154,6 +150,7 @@ class Roll:
         for entry in self.entries.values():
             charged = entry.state in {State.LIVE, State.WAITING}
             _require(f"ticket {entry.ticket}", entry.charge, entry.cost() if charged else 0)
+            _require(f"the doubt in {entry.ticket}", entry.doubt, doubt_of(entry) if charged else 0)
             self._check_sharing(entry)
 
     # -- inside
@@ -169,13 +166,26 @@ class Roll:
         more = heir.cost() - heir.charge
         heir.charge = Blocks(heir.charge + more)
         self._move(self.accounts[heir.tenant], heir, more)
+        self._doubt_anew(heir)
         return more
 
+    def _doubt_anew(self, entry: Entry) -> None:
+        """What it may hold beyond its charge, after something of it has changed."""
+        if entry.doubt or entry.estimated or entry.shares:
+            doubt = doubt_of(entry)
+            self.accounts[entry.tenant].doubt += doubt - entry.doubt
+            entry.doubt = doubt
+
+    def _be_sure(self, account: Account, entry: Entry) -> None:
+        account.doubt -= entry.doubt
+        entry.doubt = 0
+
     def _move(self, account: Account, entry: Entry, blocks: int) -> None:
-        before, rank = account.unclaimed, self.ranks.each[entry.rank]
-        account.charged += blocks
+        rank, soft, before = self.ranks.each[entry.rank], account.soft, account.charged
+        account.charged = after = before + blocks
         self.charged += blocks
-        self.claims += account.unclaimed - before
+        if before < soft or after < soft:
+            self.claims += max(0, soft - after) - max(0, soft - before)
         rank.charged += blocks
         if entry.state is State.WAITING:
             rank.waiting += blocks

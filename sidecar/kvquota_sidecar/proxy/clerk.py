@@ -1,29 +1,34 @@
 """From a body to the engine: its shape, what it will take, what the books say of that, and what follows from it.
 
 The order is fixed: shape, estimate, books. What is refused here holds nothing; what was admitted is a Relay's from then
-on, what waits is a Waiter's or Counted's.
+on, what waits is a Waiter's, Counted's or Doubtful's.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from kvquota_api.amounts import Tokens
-from kvquota_sidecar.estimate.shape import PromptSize, read_shape
-from kvquota_sidecar.ledger.asking import Admitted, Ask, AskedPrompt, LedgerError, Waiting
+from kvquota_sidecar.estimate.shape import PromptSize, Shape, read_shape
+from kvquota_sidecar.ledger.asking import Admitted, Ask, AskedPrompt, Waiting
+from kvquota_sidecar.proxy.counting import DEADLINE_SECONDS
 from kvquota_sidecar.proxy.desk import Desk
 from kvquota_sidecar.proxy.engine_body import Salts, engine_body, lacks_usage, priority_of
 from kvquota_sidecar.proxy.forwarding import engine_request
 from kvquota_sidecar.proxy.identity import Directory, to_withhold
 from kvquota_sidecar.proxy.reading import Request
 from kvquota_sidecar.proxy.relay import Job, Relay
+from kvquota_sidecar.proxy.retries import Retries
 from kvquota_sidecar.proxy.routes import Route
 from kvquota_sidecar.proxy.service import Client
-from kvquota_sidecar.proxy.waiting import Counted, Waiter, Wish
+from kvquota_sidecar.proxy.stream_ends import marks_end
+from kvquota_sidecar.proxy.waiting import Counted, Doubtful, Waiter
+from kvquota_sidecar.proxy.wishing import Wish
 from kvquota_sidecar.refusals import Refusal
 
-# Requests whose tokens are counted at a time; more are taken at the worst. The tokenizer is the engine's own, and one
-# that is asked for more than that in 50 ms is late for everybody.
+# Requests that wait at a time for their tokens, or those of others, to be counted; more are taken at the worst. The
+# tokenizer is the engine's own, and one that is asked for more than that in 50 ms is late for everybody.
 MAX_COUNTING: Final = 64
 MAX_COUNTING_OF_ONE: Final = 16  # and of them for one tenant: what it asks at its border must not make others wait
 
@@ -35,17 +40,20 @@ class Clerk:
         self._desk = desk
         self._salt_key = salt_key
         self._salts: Salts | None = None
+        self._retries = Retries()
 
     def take(self, request: Request, route: Route, tenant: str, directory: Directory, client: Client) -> None:
         """Answer a request that is charged to a tenant, now or later."""
         config, name = directory.config, self._desk.name(request.head)
-        shape = read_shape(route.path, request.body, config.media, config.engine_type)
+        shape = self._retries.recall(tenant, route.path, request.body, directory) or read_shape(
+            route.path, request.body, config.media, config.engine_type
+        )
         if isinstance(shape, Refusal):
             self._desk.books.count_refusal(tenant, shape, self._desk.clock())
             client.answer(self._desk.refuse(shape, name, route.path, tenant))
             return
         wish = Wish(name, request, route, tenant, directory, shape, client)
-        self.ask(wish, tuple(self._estimated(tenant, each) for each in shape.prompts))
+        self.ask(wish, tuple([self._estimated(tenant, each) for each in shape.prompts]))
         self._desk.turn()
 
     def pass_on(
@@ -54,31 +62,45 @@ class Clerk:
         """Send a request to the engine as it is; nothing is charged for it."""
         job = Job(self._desk.name(request.head), route, tenant)
         withheld = frozenset[bytes]() if directory is None else to_withhold(request.head, directory)
-        with Relay(job, client, self._desk) as relay:
+        relay = Relay(job, client, self._desk)
+        try:
             relay.start(engine_request(request.head, request.body, self._authority, job.name.own, withheld))
+        except BaseException:
+            relay.abandon()
+            raise
 
     # What a request that has waited calls.
 
-    def ask(self, wish: Wish, prompts: tuple[AskedPrompt, ...]) -> None:
-        """Ask the books, and do what they say of this request. Their turn is the caller's."""
-        shape = wish.shape
+    def ask(self, wish: Wish, prompts: tuple[AskedPrompt, ...], until: float = math.inf) -> None:
+        """Ask the books, and do what they say of this request. Their turn is the caller's.
+
+        `until`: when it is over with waiting for the doubt in others, in monotonic seconds.
+        """
+        shape, now = wish.shape, self._desk.clock()
         asked = Ask(
             wish.tenant,
             prompts,
             shape.copies,
             shape.output_limit,
-            growth="Seen" if shape.stream else "Unseen",
+            growth="Seen" if _is_seen(shape) else "Unseen",
             kind=shape.kind,
+            final=now >= until,
         )
-        answer = self._desk.books.ask(asked, self._desk.clock())
+        answer = self._desk.books.ask(asked, now)
         if isinstance(answer, Admitted):
             self.forward(wish, prompts, answer)
+            if answer.is_doubtful and answer.ticket in self._desk.tickets:
+                self._desk.doubts.open(answer.ticket, wish, at_once=answer.count)
         elif isinstance(answer, Refusal):
             self.turn_away(wish, answer)
         elif isinstance(answer, Waiting):
             Waiter(wish, prompts, answer.ticket, self, self._desk)
+            if answer.is_doubtful:
+                self._desk.doubts.open(answer.ticket, wish, at_once=answer.count)
+        elif all(each.tokens == each.most for each in prompts):
+            self._wait_for_others(wish, prompts, min(until, now + DEADLINE_SECONDS))
         else:
-            self._count(wish, prompts)
+            self._count(wish)
 
     def exact(self, wish: Wish, counts: tuple[Tokens, ...] | None) -> tuple[AskedPrompt, ...]:
         """The prompts by the engine's own count; where it did not come in time, by the worst that was ever seen."""
@@ -92,12 +114,18 @@ class Clerk:
     def forward(self, wish: Wish, prompts: tuple[AskedPrompt, ...], admitted: Admitted) -> None:
         """Send an admitted request to the engine."""
         job = self._job(wish, prompts, admitted.ticket)
-        with Relay(job, wish.client, self._desk) as relay:
+        relay = Relay(job, wish.client, self._desk)
+        try:
             relay.start(self._engine_request(wish, job, admitted))
+        except BaseException:
+            relay.abandon()
+            raise
 
     def turn_away(self, wish: Wish, refusal: Refusal) -> None:
         """Answer with a refusal that the books have counted."""
-        wish.client.answer(self._desk.refuse(refusal, wish.name, wish.route.path, wish.tenant))
+        path, tenant = wish.route.path, wish.tenant
+        self._retries.keep(tenant, path, wish.request.body, wish.directory, wish.shape)
+        wish.client.answer(self._desk.refuse(refusal, wish.name, path, tenant))
 
     # The inside.
 
@@ -105,15 +133,24 @@ class Clerk:
     def _authority(self) -> bytes:
         return self._desk.pool.address.authority
 
-    def _count(self, wish: Wish, prompts: tuple[AskedPrompt, ...]) -> None:
-        if all(each.tokens == each.most for each in prompts):
-            raise LedgerError("the books want to know more exactly what is exact")
-        of_one = sum(each.tenant == wish.tenant for each in self._desk.counting)
-        if len(self._desk.counting) >= MAX_COUNTING or of_one >= MAX_COUNTING_OF_ONE:
+    def _count(self, wish: Wish) -> None:
+        if not self._may_wait(wish.tenant):
             self.ask(wish, self.exact(wish, None))
             return
         self._desk.tally.tokenizer_asked += 1
         Counted(wish, self, self._desk).start()
+
+    def _wait_for_others(self, wish: Wish, prompts: tuple[AskedPrompt, ...], until: float) -> None:
+        """Only what its tenant's others may hold stands in its way: have them counted."""
+        awaited = self._desk.doubts.count(wish.tenant) if self._may_wait(wish.tenant) else None
+        if awaited:
+            Doubtful(wish, prompts, until, self, self._desk).start(awaited)
+        else:
+            self.ask(wish, prompts, -math.inf)
+
+    def _may_wait(self, tenant: str) -> bool:
+        of_one = sum([each.tenant == tenant for each in self._desk.counting])
+        return len(self._desk.counting) < MAX_COUNTING and of_one < MAX_COUNTING_OF_ONE
 
     def _estimated(self, tenant: str, prompt: PromptSize) -> AskedPrompt:
         ratios = self._desk.ratios
@@ -126,17 +163,20 @@ class Clerk:
             tenant=wish.tenant,
             ticket=ticket,
             prompts=wish.shape.prompts,
-            estimated=sum(each.tokens for each in prompts),
+            estimated=sum([each.tokens for each in prompts]),
             withholds_usage=lacks_usage(wish.route.path, wish.shape),
+            marks_end=marks_end(wish.directory.config.engine_type, wish.route.path),
+            tokens_per_frame=self._desk.paces.tokens_per_frame(wish.tenant) if _is_seen(wish.shape) else None,
         )
 
     def _engine_request(self, wish: Wish, job: Job, admitted: Admitted) -> bytes:
         head, body, path, shape = wish.request.head, wish.request.body, wish.route.path, wish.shape
+        config = wish.directory.config
         priority = priority_of(shape, wish.tenant, wish.directory, protected=admitted.protected)
         salt = self._salts_of(wish.directory).salt(wish.tenant, shape.cache_salt)
         return engine_request(
             head,
-            engine_body(body, path, shape, salt, priority),
+            engine_body(body, path, shape, salt, priority, limit=admitted.limit, engine=config.engine_type),
             self._authority,
             job.name.own,
             to_withhold(head, wish.directory),
@@ -151,3 +191,8 @@ class Clerk:
             key = self._salt_key if identity is None else b"cache-salt:" + identity.pepper.encode()
             self._salts = Salts(directory, key)
         return self._salts
+
+
+def _is_seen(shape: Shape) -> bool:
+    """Whether its output shows while it is made."""
+    return shape.stream and not shape.hides_output

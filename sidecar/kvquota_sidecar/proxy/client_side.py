@@ -166,9 +166,9 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
     def let_go(self) -> None:
         if self._held:
             self._keep(0)
-        self._owner = None
-        if self._reader.unread:
-            self._keep(self._reader.unread)
+            self._owner = None
+            if self._reader.unread:
+                self._keep(self._reader.unread)
 
     def answer(self, answer: Answer) -> None:
         close = self._closes_after()
@@ -288,7 +288,7 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
             self._leave()
             return
         self._read_again()
-        if self._reader.unread or self._full or self._ended:
+        if self._held or self._full or self._ended:  # what is held by now is of further requests
             self._advance()
         else:
             self._await_client()
@@ -352,7 +352,7 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
         return self._head is not None and self._head.method == "HEAD"
 
     def _fail(self, fault: Fault) -> None:
-        self._answer_and_leave(self._hub.service.answer_fault(fault, self._head))
+        self._answer_and_leave(self._hub.service.answer_fault(fault, self._head, self._context))
 
     def _answer_and_leave(self, answer: Answer) -> None:
         self._transport.write(encode_answer(answer, self._hub.date(), close=True, bodiless=self._is_bodiless()))

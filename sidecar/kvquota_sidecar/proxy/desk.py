@@ -17,15 +17,18 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from kvquota_sidecar.clock import Clock
+from kvquota_sidecar.estimate.pace import Paces
 from kvquota_sidecar.estimate.ratio import Ratios
 from kvquota_sidecar.ledger.asking import Admitted, Ending, Turn
 from kvquota_sidecar.ledger.books import Books
 from kvquota_sidecar.proxy.answers import Answer
+from kvquota_sidecar.proxy.blamed import blamed
 from kvquota_sidecar.proxy.counting import Tokenizer
+from kvquota_sidecar.proxy.doubting import Doubts
 from kvquota_sidecar.proxy.engine_side import EnginePool
 from kvquota_sidecar.proxy.head import Head
 from kvquota_sidecar.proxy.refusing import refusal_answer
-from kvquota_sidecar.proxy.request_ids import Name, name_of, with_name
+from kvquota_sidecar.proxy.request_ids import Name, name_of
 from kvquota_sidecar.proxy.routes import PATHS
 from kvquota_sidecar.refusals import Code, Refusal
 from kvquota_sidecar.refusals.room import Room
@@ -74,8 +77,9 @@ class Applicant(Protocol):
 @dataclass(slots=True)
 class Desk:
     """`running`: all that are with the engine; `tickets`: those of them that hold something, by ticket. `waiting`: for
-    room, by ticket. `counting`: whose tokens are being counted. `new_id`: of a request. `silence_seconds`: how long an
-    engine may say nothing.
+    room, by ticket. `counting`: for tokens that are being counted. `doubts`: in what was admitted by an estimate.
+    `paces`: tokens that a frame stands for. `new_id`: of a request. `silence_seconds`: how long an engine may say
+    nothing.
     """
 
     books: Books
@@ -92,7 +96,14 @@ class Desk:
     tickets: dict[int, Work] = field(default_factory=dict)
     waiting: dict[int, Applicant] = field(default_factory=dict)
     counting: set[Counted] = field(default_factory=set)
+    doubts: Doubts = field(init=False)
+    paces: Paces = field(default_factory=Paces)
     _turning: bool = False
+
+    def __post_init__(self) -> None:
+        self.doubts = Doubts(
+            self.books, self.ratios, self.tokenizer, tally=self.tally, clock=self.clock, turn=self.turn
+        )
 
     @property
     def at_work(self) -> int:
@@ -109,7 +120,7 @@ class Desk:
 
     def refuse(self, refusal: Refusal, name: Name, path: str, tenant: str | None) -> Answer:
         """Count and log a refusal; the answer that says it. `path`: of the route, or whatever was asked for."""
-        route, code = path if path in PATHS else "other", refusal.code.value
+        route, code = path if path in PATHS else "other", refusal.code
         self.tally.requests[route, code] += 1
         if self.journal.may_write():
             self.journal.write(
@@ -119,9 +130,10 @@ class Desk:
                 route=route,
                 tenant=tenant,
                 code=code,
+                param=blamed(refusal.param),
                 status=refusal.status,
             )
-        return with_name(refusal_answer(refusal, path, self.room(tenant)), name)
+        return refusal_answer(refusal, path, name, self.room(tenant))
 
     def turn(self) -> None:
         """Do what the books have to say without time passing."""

@@ -6,6 +6,7 @@ Invariants:
 
 1. No field by which a client would steer the engine's scheduler or cache is passed on.
 2. A stream says how many tokens it had, also where the client did not ask for that.
+3. Where the client set no limit and the books count on one that the engine would pass, it stands in the body.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from typing import Final
 
 import msgspec
 
+from kvquota_api.amounts import Tokens
 from kvquota_sidecar.estimate.edit import edited
 from kvquota_sidecar.estimate.salt import engine_salt
-from kvquota_sidecar.estimate.shape import Shape
+from kvquota_sidecar.estimate.shape import Engine, Shape
 from kvquota_sidecar.estimate.steering import WITHOUT_STEERING, engine_priority
 from kvquota_sidecar.proxy.identity import Directory
 
 _SALTED_ENGINES: Final = frozenset({"vLLM", "SGLang"})  # that keep their prefix cache apart by `cache_salt`
 _ASKED_FOR_USAGE: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
 _WITHOUT_PRIORITY: Final = frozenset({"/v1/messages"})  # routes whose body has no such field
+_CHATS: Final = frozenset({"/v1/chat/completions", "/v1/chat/completions/batch"})
 _USAGE_ASKED: Final = b'{"include_usage":true}'
 MAX_SALTS: Final = 10_000  # kept: one for each tenant, mostly; 2 MiB
 
@@ -65,11 +68,32 @@ def priority_of(shape: Shape, tenant: str, directory: Directory, *, protected: b
     return engine_priority(protected=protected, tenant_priority=own, asked=shape.priority)
 
 
-def engine_body(body: bytes, path: str, shape: Shape, salt: bytes | None, priority: int | None) -> bytes:
-    """`body` of a request for `path`, with this program's fields in place of the client's."""
+def engine_body(
+    body: bytes,
+    path: str,
+    shape: Shape,
+    salt: bytes | None,
+    priority: int | None,
+    *,
+    limit: Tokens | None = None,
+    engine: Engine = "vLLM",
+) -> bytes:
+    """`body` of a request for `path`, with this program's fields in place of the client's.
+
+    `limit`: of its output, to be set for `engine`; None where the client has set one, or needs none.
+    """
     changes: dict[str, bytes | None] = {**WITHOUT_STEERING, "cache_salt": salt}
     if priority is not None and path not in _WITHOUT_PRIORITY:
         changes["priority"] = b"%d" % priority
     if lacks_usage(path, shape):
         changes["stream_options"] = _USAGE_ASKED
+    if limit is not None:
+        changes[_limit_field(path, engine)] = b"%d" % limit
     return edited(body, shape.fields, changes)
+
+
+def _limit_field(path: str, engine: Engine) -> str:
+    """What limits the output of a route: vLLM takes the new name of a chat first, all others know the old one."""
+    if path in _CHATS:
+        return "max_completion_tokens" if engine == "vLLM" else "max_tokens"
+    return "max_output_tokens" if path == "/v1/responses" else "max_tokens"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, cast
 
 from kvquota_sidecar.clock import Clock
@@ -31,13 +31,15 @@ Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 @dataclass(frozen=True, slots=True)
 class EngineAddress:
+    """`authority`: as the Host header has it."""
+
     host: str
     port: int
+    authority: bytes = field(init=False, repr=False, compare=False)
 
-    @property
-    def authority(self) -> bytes:
-        """As the Host header has it."""
-        return (f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}").encode()
+    def __post_init__(self) -> None:
+        text = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        object.__setattr__(self, "authority", text.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +320,8 @@ class EngineLink(asyncio.Protocol):
         self._call = None
         if self._may_be_used_again():
             self._used = True
-            self.resume()
+            if not self._reading:
+                self.resume()
             self.idle_since = self._pool.clock()
             self._pool.idled(self)
         else:

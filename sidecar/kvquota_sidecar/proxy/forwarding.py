@@ -59,7 +59,7 @@ def engine_request(
 def _of_head(head: Head, withheld: frozenset[bytes]) -> tuple[bytes, bytes]:
     """The request line, and the lines of the client's headers: the same for every request with this head."""
     noted: tuple[frozenset[bytes], bytes, bytes] | None = head.notes.get(_NOTE)
-    if noted is None or noted[0] != withheld:
+    if noted is None or noted[0] is not withheld:
         passed = b"".join(b"%b: %b\r\n" % pair for pair in _passed_on(head.headers, withheld))
         noted = head.notes[_NOTE] = (withheld, _request_line(head), passed)
     return noted[1], noted[2]

@@ -7,10 +7,13 @@ Invariants:
 1. What goes out is what came in, byte for byte, except a frame that was asked for here and holds nothing but `usage`.
 2. Bytes go out in whole frames, so an answer can be ended after any of them with one more frame. A frame over
    MAX_FRAME_BYTES goes out in pieces and is not counted, and in the middle of it nothing can be added.
-3. `produced` never falls. `usage` is the engine's own count and beats it.
+3. `usage` is the engine's own count and beats what the frames show; downwards only what `tokens_per_frame` has added.
+4. A stream has ended when its mark or an error has come; it has failed when the engine says so in a frame.
+5. No frame is too empty to count: engines send one without text for a token that has none, or whose text is held back.
+   Only what a stream begins with, a role and nothing else, is no token.
 
-It does not know the tokens of a prompt unless `usage` says so. A frame counts as one token for each of its choices that
-holds text: an engine that puts several tokens into one frame is counted right only where it sends `usage` along.
+It does not know the tokens of a prompt unless `usage` says so, nor those of an output that has no frame. A frame counts
+as one token for each of its choices, or as many as earlier streams had (`pace`); `usage` puts that right at the end.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class _Delta(msgspec.Struct):
+    role: Any = None
     content: Any = None
     reasoning_content: Any = None
     reasoning: Any = None
@@ -50,6 +54,7 @@ class _Delta(msgspec.Struct):
 class _Choice(msgspec.Struct):
     delta: _Delta | list[Any] | str | float | bool | None = None
     text: Any = None
+    finish_reason: Any = None
 
 
 class _Counts(msgspec.Struct):
@@ -81,26 +86,54 @@ class _Frame(msgspec.Struct):
     usage: _Told = None
     message: _Carrier | None = None
     response: _Carrier | None = None
+    error: Any = None
 
 
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _FRAMES: Final = msgspec.json.Decoder(_Frame)
 _CARRIERS: Final = msgspec.json.Decoder(_Carrier)
-_DELTAS: Final = frozenset({"content_block_delta", "response.output_text.delta", "response.reasoning_text.delta"})
+_WHOLE: Final = msgspec.json.Decoder(msgspec.Raw)
+_DONE: Final = b"[DONE]"
+_ENDS: Final = ("message_stop", "response.completed", "response.incomplete")
+_FAILURES: Final = ("error", "response.failed")
+_BAD_REASONS: Final = ("abort", "error")  # to finish: the engine gave the request up, or failed
+_BLOCK_DELTA: Final = "content_block_delta"  # of Messages: text, thinking, the input of a tool
+_RESPONSE_DELTAS: Final = ("response.", ".delta")  # of Responses: how all begin and end that show what is made
 
 
 class StreamMeter:
     """The tokens of one stream of server-sent events.
 
     `withholds_usage`: the frame that holds only `usage` was asked for by this program, so the client must not see it.
+    `tokens_per_frame`: that its frames stand for, 1 or more. `produced`: tokens so far, over all choices. `shown`: what
+    the frames show of them, one each. `has_ended`: its last frame has come. `has_failed`: the engine said that it ends
+    badly. `is_cut`: it stopped within a frame; known once `rest` was asked for.
     """
 
-    __slots__ = ("_held", "_oversized", "_withholds_usage", "produced", "usage")
+    __slots__ = (
+        "_beyond",
+        "_guessed",
+        "_held",
+        "_more",
+        "_oversized",
+        "_withholds_usage",
+        "has_ended",
+        "has_failed",
+        "is_cut",
+        "produced",
+        "shown",
+        "usage",
+    )
 
-    def __init__(self, *, withholds_usage: bool) -> None:
+    def __init__(self, *, withholds_usage: bool, tokens_per_frame: float = 1.0) -> None:
         self._withholds_usage = withholds_usage
+        self._more = tokens_per_frame - 1
+        self._guessed = 0.0  # tokens beyond those shown, since the engine has counted last
+        self._beyond = 0  # tokens beyond those shown, by the engine's own count
+        self.shown = 0
         self._held = b""
         self._oversized = False
+        self.has_ended = self.has_failed = self.is_cut = False
         self.produced = Tokens(0)
         self.usage: Usage | None = None
 
@@ -128,6 +161,9 @@ class StreamMeter:
     def rest(self) -> bytes:
         """What is still held back when the engine's answer has ended."""
         held, self._held = self._held, b""
+        payload = _payload(held)
+        self._count(payload)  # engines may leave out the empty line after the last frame
+        self.is_cut = self._oversized or not _is_whole(payload)
         return held
 
     def _hold(self, data: bytes) -> bytes:
@@ -149,18 +185,36 @@ class StreamMeter:
         try:
             frame = _FRAMES.decode(payload)
         except _UNREADABLE:
+            self.has_ended = self.has_ended or payload.strip() == _DONE
             return False
-        self.produced = Tokens(self.produced + _tokens_of(frame))
+        if frame.choices is None or frame.error is not None:
+            self._take_end(frame)
+        elif any(map(_ends_badly, frame.choices)):
+            self.has_failed = True
+        shown = _tokens_of(frame)
+        if self._more:
+            self._guessed += shown * self._more
+        self.shown += shown
+        self.produced = Tokens(self.shown + self._beyond + int(self._guessed))
         if frame.usage is None and frame.message is None and frame.response is None:
             return False
         return self._take_usage(frame)
+
+    def _take_end(self, frame: _Frame) -> None:
+        if frame.error is not None or frame.type in _FAILURES:
+            self.has_ended = self.has_failed = True
+        elif frame.type in _ENDS:
+            self.has_ended = True
 
     def _take_usage(self, frame: _Frame) -> bool:
         usage = _usage_of(frame)
         if usage is None:
             return False
         self.usage = _merged(self.usage, usage)
-        self.produced = Tokens(max(self.produced, usage.output or 0))
+        if usage.output is not None:
+            self._guessed = 0.0
+            self._beyond = max(self._beyond, usage.output - self.shown)
+            self.produced = Tokens(self.shown + self._beyond)
         return frame.choices == []
 
 
@@ -199,22 +253,43 @@ def _payload(frame: bytes) -> bytes:
     return b"\n".join(line[5:] for line in lines if line.startswith(b"data:"))
 
 
+def _is_whole(payload: bytes) -> bool:
+    """Whether a frame's data is all there; what has none is."""
+    if not payload.strip() or payload.strip() == _DONE:
+        return True
+    try:
+        _WHOLE.decode(payload)
+    except _UNREADABLE:
+        return False
+    return True
+
+
 def _tokens_of(frame: _Frame) -> int:
     choices = frame.choices
     if choices is None:
-        return int(frame.type in _DELTAS) if isinstance(frame.type, str) else 0
+        return int(_is_delta(frame.type)) if isinstance(frame.type, str) else 0
     if len(choices) == 1:
         delta = choices[0].delta
         if isinstance(delta, _Delta) and delta.content:  # nearly every frame
             return 1
-    return sum(map(_speaks, choices))
+    return sum(map(_is_token, choices))
 
 
-def _speaks(choice: _Choice) -> bool:
+def _is_delta(kind: str) -> bool:
+    begin, end = _RESPONSE_DELTAS
+    return kind == _BLOCK_DELTA or (kind.startswith(begin) and kind.endswith(end))
+
+
+def _is_token(choice: _Choice) -> bool:
     delta = choice.delta
     if not isinstance(delta, _Delta):
-        return bool(choice.text)
-    return bool(delta.content or delta.reasoning_content or delta.reasoning or delta.tool_calls or delta.function_call)
+        return choice.text is not None or delta is not None
+    said = delta.content or delta.reasoning_content or delta.reasoning or delta.tool_calls or delta.function_call
+    return delta.role is None or bool(said)
+
+
+def _ends_badly(choice: _Choice) -> bool:
+    return choice.finish_reason in _BAD_REASONS
 
 
 def _usage_of(frame: _Frame) -> Usage | None:
@@ -231,9 +306,10 @@ def _usage(told: _Told) -> Usage | None:
     output = _count(told.output_tokens if told.completion_tokens is None else told.completion_tokens)
     if prompt is None and output is None:
         return None
-    read, written = _count(told.cache_read_input_tokens), _count(told.cache_creation_input_tokens)
-    if prompt is not None and not (read is None and written is None):  # Messages leaves these out of its input
-        return Usage(Tokens(prompt + (read or 0) + (written or 0)), output, read)
+    if not (told.cache_read_input_tokens is None and told.cache_creation_input_tokens is None):
+        read, written = _count(told.cache_read_input_tokens), _count(told.cache_creation_input_tokens)
+        if prompt is not None and not (read is None and written is None):  # Messages leaves these out of its input
+            return Usage(Tokens(prompt + (read or 0) + (written or 0)), output, read)
     details = told.input_tokens_details if told.prompt_tokens_details is None else told.prompt_tokens_details
     return Usage(prompt, output, _count(details.get("cached_tokens")) if isinstance(details, dict) else None)
 

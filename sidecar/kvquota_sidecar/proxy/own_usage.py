@@ -13,7 +13,8 @@ from kvquota_sidecar.refusals.room import Room
 
 
 class OwnUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Tokens of KV cache on this replica; `reserved` counts against `hard`, `used` is what is filled of it so far.
+    """Tokens of KV cache on this replica; `reserved` counts against `hard`, `used` is what is filled of it so far:
+    of what nobody sees (an answer that is not streamed) nothing in its first second, and then all that was reserved.
 
     `total` since the sidecar started, `recent` of ten minutes.
     """
@@ -52,7 +53,7 @@ def own_usage(usage: TenantUsage, room: Room) -> bytes:
             in_flight=usage.in_flight,
             max_concurrent_requests=room.max_concurrent,
             rung=room.rung,
-            pressure_percent=room.pressure_percent,
+            pressure_percent=round(room.pressure_percent, 1),
             total=usage.total,
             recent=usage.recent,
             last_refusal=usage.last_refusal,

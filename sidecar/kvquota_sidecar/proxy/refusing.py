@@ -7,6 +7,7 @@ from typing import Final
 from kvquota_sidecar.proxy.answers import Answer
 from kvquota_sidecar.proxy.head import Fault
 from kvquota_sidecar.proxy.identity import Failure
+from kvquota_sidecar.proxy.request_ids import Name
 from kvquota_sidecar.refusals import Code, Refusal, refuse
 from kvquota_sidecar.refusals.headers import admitted_fields, refused_fields
 from kvquota_sidecar.refusals.room import Room
@@ -19,7 +20,7 @@ _FAULTS: Final = {
     415: Code.UNSUPPORTED_ENCODING,
     417: Code.EXPECTATION_FAILED,
     431: Code.HEADERS_TOO_LARGE,
-    503: Code.KV_POOL_EXHAUSTED,
+    503: Code.RECEIVING_TOO_MUCH,
 }
 _FAILURES: Final = {Failure.CONTRADICTION: Code.AMBIGUOUS_IDENTITY, Failure.UNKNOWN: Code.UNKNOWN_TENANT}
 
@@ -29,14 +30,14 @@ def fault_refusal(fault: Fault) -> Refusal:
     return refuse(_FAULTS[fault.status], fault.sentence)
 
 
-def identity_refusal(failure: Failure) -> Refusal:
-    """Of a request whose tenant is not known."""
-    return refuse(_FAILURES[failure])
+def identity_refusal(failure: Failure, wanted: str = "") -> Refusal:
+    """Of a request whose tenant is not known; `wanted`: what the pool says to those whom nobody knows."""
+    return refuse(_FAILURES[failure], wanted if failure is Failure.UNKNOWN else "")
 
 
-def refusal_answer(refusal: Refusal, path: str, room: Room | None = None) -> Answer:
-    """The whole answer, in the words of the API that `path` belongs to."""
-    return Answer(refusal.status, body(refusal, path), refused_fields(refusal, room))
+def refusal_answer(refusal: Refusal, path: str, name: Name, room: Room | None = None) -> Answer:
+    """The whole answer to the request of that name, in the words of the API that `path` belongs to."""
+    return Answer(refusal.status, body(refusal, path), refused_fields(refusal, room) + name.field)
 
 
 def good_fields(room: Room | None) -> bytes:

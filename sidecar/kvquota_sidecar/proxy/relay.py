@@ -9,7 +9,8 @@ Invariants:
 3. Nothing is sent to the client before the first byte of the answer's body is here: until then an ending is a plain
    refusal, which clients retry.
 4. A body that was begun is completed by the engine or by a final event that says why it ends here (streams only); all
-   else is broken off, so that nobody takes a part for the whole.
+   else is broken off, so that nobody takes a part for the whole. A stream that stops without the mark that its engine
+   ends it with is not complete, and what its engine says it has ended badly passes as it is, but is no success.
 5. The engine is not read while the client does not read. It goes on all the same, unseen: so when that lasts, the books
    are told, and charge what the answer may become.
 """
@@ -20,8 +21,7 @@ import functools
 import math
 from collections.abc import Callable
 from contextlib import ExitStack
-from types import TracebackType
-from typing import Concatenate, Final, ParamSpec, Self
+from typing import Concatenate, Final, ParamSpec
 
 import msgspec
 
@@ -33,7 +33,7 @@ from kvquota_sidecar.proxy.engine_answer import AnswerHead
 from kvquota_sidecar.proxy.engine_side import EngineCall, EngineFailure
 from kvquota_sidecar.proxy.metering import MAX_JSON_BYTES, StreamMeter, Usage, usage_of_json
 from kvquota_sidecar.proxy.refusing import good_fields, refusal_answer
-from kvquota_sidecar.proxy.request_ids import Name, with_name
+from kvquota_sidecar.proxy.request_ids import Name
 from kvquota_sidecar.proxy.routes import Route
 from kvquota_sidecar.proxy.service import Client
 from kvquota_sidecar.refusals import Code, Refusal, refuse
@@ -53,6 +53,7 @@ _CAUSES: Final = {
     Outcome.DRAINED: Cause.DRAINED,
     Outcome.FAULT: Cause.ENGINE_FAILED,
 }
+_STOPPED: Final = "The engine ended its answer before it was complete. Retry later."
 _P = ParamSpec("_P")
 
 
@@ -60,7 +61,8 @@ class Job(msgspec.Struct, frozen=True):
     """What is to be forwarded, and for whom. `tenant` and `ticket` are None where no quota applies.
 
     `prompts`: for learning their tokens. `estimated`: of these together. `withholds_usage`: this program asked for the
-    stream's usage, not the client.
+    stream's usage, not the client. `tokens_per_frame`: that its stream is taken to have; None where it hides some.
+    `marks_end`: a stream that stops without a mark was cut, see `stream_ends`.
     """
 
     name: Name
@@ -70,6 +72,8 @@ class Job(msgspec.Struct, frozen=True):
     prompts: tuple[PromptSize, ...] = ()
     estimated: int = 0
     withholds_usage: bool = False
+    marks_end: bool = False
+    tokens_per_frame: float | None = None
 
 
 def _guarded(method: Callable[Concatenate[Relay, _P], None]) -> Callable[Concatenate[Relay, _P], None]:
@@ -87,12 +91,9 @@ def _guarded(method: Callable[Concatenate[Relay, _P], None]) -> Callable[Concate
 
 
 class Relay:
-    """An `Exchange` to the client, a `Listener` to the engine, and `Work` to the desk. Starts within a `with`:
+    """An `Exchange` to the client, a `Listener` to the engine, and `Work` to the desk.
 
-        with Relay(job, client, desk) as relay:
-            relay.start(request)
-
-    It holds from the moment that it is made; what fails before it has started abandons it.
+    It holds from the moment that it is made: who makes it starts it, and abandons it where that fails.
     """
 
     __slots__ = (
@@ -106,6 +107,7 @@ class Relay:
         "_desk",
         "_head",
         "_heard",
+        "_is_good",
         "_job",
         "_meter",
         "_silent_until",
@@ -120,6 +122,7 @@ class Relay:
         self._desk = desk
         self._call: EngineCall | None = None
         self._head: AnswerHead | None = None
+        self._is_good = False  # it says 200
         self._meter: StreamMeter | None = None
         self._copy: list[bytes] = []  # of a body that is one JSON object, for its usage
         self._copied = 0
@@ -134,15 +137,6 @@ class Relay:
         desk.running.add(self)
         if job.ticket is not None:
             desk.tickets[job.ticket] = self
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            self.abandon()
 
     def start(self, request: bytes) -> None:
         """Send the request to the engine; the answer goes to the client by itself."""
@@ -159,40 +153,56 @@ class Relay:
 
     # What the engine's side calls.
 
-    @_guarded
     def answer_head(self, head: AnswerHead) -> None:
         self._head = head
         self._heard = True
-        self._client.let_go()
-        if head.status == 200 and head.is_stream:
-            self._meter = StreamMeter(withholds_usage=self._job.withholds_usage)
+        self._is_good = head.status == 200
+        try:
+            self._client.let_go()
+            if head.is_stream and self._is_good:
+                self._meter = StreamMeter(
+                    withholds_usage=self._job.withholds_usage, tokens_per_frame=self._job.tokens_per_frame or 1.0
+                )
+        except BaseException:
+            self.abandon()
+            raise
 
     def answer_data(self, data: bytes) -> None:
         self._heard = True
         try:
-            if self._meter is None:
+            meter = self._meter
+            if meter is None:
                 self._keep_copy(data)
             else:
-                data = self._meter.feed(data)
-                if self._meter.produced >= self._told + GROWTH_STEP:
-                    self._grow(self._meter.produced)
+                data = meter.feed(data)
+                if meter.produced >= self._told + GROWTH_STEP:
+                    self._grow(meter.produced)
             if data and not self._closed:
-                self._begin()
+                if not self._begun:
+                    self._begin()
                 self._client.write(data)
         except BaseException:
             self.abandon()
             raise
 
-    @_guarded
     def answer_end(self) -> None:
-        rest = b"" if self._meter is None else self._meter.rest()
-        self._settle()
-        self._close(Outcome.ANSWERED if self._is_good() else Outcome.ENGINE_REFUSED)
-        self._begin()
-        self._client.write(rest)
-        self._client.end()
-        self._answered = True
-        self._desk.turn()
+        try:
+            rest = b"" if self._meter is None else self._meter.rest()
+            self._settle()
+            if self._stops_short():
+                self._finish(refuse(Code.ENGINE_ERROR, _STOPPED), Outcome.ENGINE_FAILED)
+                return
+            self._close(self._how_it_ended())
+            if not self._begun:
+                self._begin()
+            if rest:
+                self._client.write(rest)
+            self._client.end()
+            self._answered = True
+            self._desk.turn()
+        except BaseException:
+            self.abandon()
+            raise
 
     def answer_broken(self, failure: EngineFailure) -> None:
         refusal = _failure_refusal(failure, self._desk.pool.address.authority.decode())
@@ -239,21 +249,36 @@ class Relay:
         if self._closed:
             return
         self._cancel()
+        self._finish(refusal, outcome)
+
+    # The inside.
+
+    def _finish(self, refusal: Refusal, outcome: Outcome) -> None:
         self._close(outcome, refusal)
         self._tell(refusal, outcome)
         self._answered = True
         self._desk.turn()
 
-    # The inside.
+    def _stops_short(self) -> bool:
+        meter = self._meter
+        return meter is not None and not meter.has_ended and (meter.is_cut or self._job.marks_end)
+
+    def _how_it_ended(self) -> Outcome:
+        if self._meter is not None and self._meter.has_failed:
+            return Outcome.ENGINE_FAILED
+        return Outcome.ANSWERED if self._is_good else Outcome.ENGINE_REFUSED
 
     def _tell(self, refusal: Refusal, outcome: Outcome) -> None:
         path = self._job.route.path
         if not self._begun:
-            answer = refusal_answer(refusal, path, self._desk.room(self._job.tenant))
-            self._client.answer(with_name(answer, self._job.name))
+            room = self._desk.room(self._job.tenant)
+            self._client.answer(refusal_answer(refusal, path, self._job.name, room))
             return
         if self._meter is None or not self._meter.is_between_frames:
             self._client.break_off()
+            return
+        if self._meter.has_ended:  # nothing can follow
+            self._client.end()
             return
         self._client.write(final_event(refusal, path))
         if outcome is Outcome.ENGINE_FAILED:
@@ -280,18 +305,24 @@ class Relay:
 
     def _settle(self) -> None:
         """Correct the books by what the engine counted, and learn from it."""
-        usage = self._usage()
-        if usage is None or usage.prompt is None or self._job.ticket is None or self._job.tenant is None:
+        usage, job, desk = self._usage(), self._job, self._desk
+        if usage is None or usage.prompt is None or job.ticket is None or job.tenant is None:
             return
-        self._desk.ratios.learn(self._job.tenant, self._job.prompts, usage.prompt)
-        self._desk.tally.underestimated_tokens += max(0, usage.prompt - self._job.estimated)
-        self._told = Tokens(max(self._told, usage.output or 0))
-        self._desk.books.settle(self._job.ticket, usage.prompt, self._told, self._desk.clock(), usage.cached)
+        desk.ratios.learn(job.tenant, job.prompts, usage.prompt)
+        if usage.prompt > job.estimated:
+            desk.tally.underestimated_tokens += usage.prompt - job.estimated
+        if self._meter is not None:
+            self._told = self._meter.produced
+            if usage.output is not None and job.tokens_per_frame is not None:
+                desk.paces.learn(job.tenant, self._meter.shown, usage.output)
+        elif usage.output is not None:
+            self._told = usage.output
+        desk.books.settle(job.ticket, usage.prompt, self._told, desk.clock(), usage.cached)
 
     def _usage(self) -> Usage | None:
         if self._meter is not None:
             return self._meter.usage
-        return usage_of_json(b"".join(self._copy)) if self._copy and self._is_good() else None
+        return usage_of_json(b"".join(self._copy)) if self._copy and self._is_good else None
 
     def _keep_copy(self, data: bytes) -> None:
         self._copied += len(data)
@@ -301,33 +332,30 @@ class Relay:
             self._copy.append(data)
 
     def _begin(self) -> None:
-        if self._begun or self._head is None:
+        head, job, desk = self._head, self._job, self._desk
+        if head is None:
             return
         self._begun = True
-        if self._job.ticket is not None and not self._closed:
-            self._desk.books.sent(self._job.ticket)
-        length = self._head.length if self._meter is None else None
-        self._client.begin(self._head.status, self._fields(self._head), length)
-
-    def _fields(self, head: AnswerHead) -> bytes:
-        return head.fields + self._job.name.field + good_fields(self._desk.room(self._job.tenant))
-
-    def _is_good(self) -> bool:
-        return self._head is not None and self._head.status == 200
+        if job.ticket is not None and not self._closed:
+            desk.books.sent(job.ticket)
+        fields = head.fields + job.name.field + good_fields(desk.room(job.tenant))
+        self._client.begin(head.status, fields, head.length if self._meter is None else None)
 
     def _close(self, outcome: Outcome, refusal: Refusal | None = None) -> None:
         if self._closed:
             return
         self._closed = True
-        self._desk.running.discard(self)
-        if self._job.ticket is not None:
-            self._release(self._job.ticket, _CAUSES[outcome])
-        self._desk.tally.requests[self._job.route.path, outcome] += 1
+        job, desk = self._job, self._desk
+        desk.running.discard(self)
+        if job.ticket is not None:
+            self._release(job.ticket, _CAUSES[outcome])
+        desk.tally.requests[job.route.path, outcome] += 1
         if self._is_news(outcome):
             self._report(outcome, refusal)
 
     def _release(self, ticket: int, cause: Cause) -> None:
         del self._desk.tickets[ticket]
+        self._desk.doubts.close(ticket)
         try:
             if self._meter is not None and self._meter.produced > self._told:
                 self._told = self._meter.produced

@@ -18,7 +18,6 @@ from typing import Final
 
 import msgspec
 
-from kvquota_sidecar.proxy.answers import Answer
 from kvquota_sidecar.proxy.head import Head
 
 HEADER: Final = b"x-request-id"
@@ -45,11 +44,6 @@ def name_of(head: Head | None, own: str) -> Name:
     if _NOTE not in head.notes:
         head.notes[_NOTE] = _given(head)
     return Name(own, head.notes[_NOTE])
-
-
-def with_name(answer: Answer, name: Name) -> Answer:
-    """The answer with the name in its head."""
-    return Answer(answer.status, answer.body, answer.fields + name.field, answer.kind)
 
 
 def _given(head: Head) -> str | None:

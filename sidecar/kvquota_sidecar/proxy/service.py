@@ -77,5 +77,6 @@ class Service(Protocol[ContextT]):
     def serve(self, request: Request, context: ContextT, client: Client) -> None:
         """Answer a request, now or later."""
 
-    def answer_fault(self, fault: Fault, head: Head | None) -> Answer:
-        """What to send for a request that cannot be read; `head` where it got that far, else `fault` has its path."""
+    def answer_fault(self, fault: Fault, head: Head | None, context: ContextT | None) -> Answer:
+        """What to send for a request that cannot be read; `head` where it got that far, else `fault` has its path;
+        `context`: what `examine` said of that head."""

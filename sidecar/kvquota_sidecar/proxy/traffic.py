@@ -20,7 +20,6 @@ from kvquota_sidecar.proxy.identity import Directory, Failure, identify
 from kvquota_sidecar.proxy.own_usage import own_usage
 from kvquota_sidecar.proxy.reading import Request
 from kvquota_sidecar.proxy.refusing import fault_refusal, good_fields, identity_refusal, refusal_answer
-from kvquota_sidecar.proxy.request_ids import with_name
 from kvquota_sidecar.proxy.routes import Route, find_route
 from kvquota_sidecar.proxy.service import Client, Ends
 from kvquota_sidecar.refusals import Code, Refusal, refuse
@@ -70,7 +69,7 @@ class Traffic:
         """Look at a head."""
         route = find_route(head.method, head.path)
         if route is None:
-            return self._desk.refuse(refuse(Code.ROUTE_NOT_ALLOWED), self._desk.name(head), head.path, None)
+            return self._refuse(refuse(Code.ROUTE_NOT_ALLOWED), head, head.path, self._known(head))
         if route.purpose == "Health":
             return Admittance(route, None, None)
         directory = self._standing.directory
@@ -78,11 +77,11 @@ class Traffic:
             return self._examine_unconfigured(head, route)
         tenant = identify(head, directory, self._wall())
         if isinstance(tenant, Failure):
-            return self._desk.refuse(identity_refusal(tenant), self._desk.name(head), route.path, None)
+            stranger = identity_refusal(tenant, directory.wanted)
+            return self._desk.refuse(stranger, self._desk.name(head), route.path, None)
         refusal = self._standing.refusal()
         if refusal is not None:
-            self._desk.books.count_refusal(tenant, refusal, self._desk.clock())
-            return self._desk.refuse(refusal, self._desk.name(head), route.path, tenant)
+            return self._refuse(refusal, head, route.path, tenant)
         return Admittance(route, tenant, directory)
 
     def owner(self, context: Admittance) -> str | None:
@@ -97,16 +96,27 @@ class Traffic:
         elif purpose == "OwnUsage":
             client.answer(self._own_usage(request.head, tenant))
         elif purpose == "Health" and (unready := self._standing.unready()) is not None:
-            client.answer(with_name(refusal_answer(unready, context.route.path), self._desk.name(request.head)))
+            client.answer(refusal_answer(unready, context.route.path, self._desk.name(request.head)))
         else:
             self._clerk.pass_on(request, context.route, tenant, directory, client)
 
-    def answer_fault(self, fault: Fault, head: Head | None) -> Answer:
-        """The refusal of a request that cannot be read."""
+    def answer_fault(self, fault: Fault, head: Head | None, context: Admittance | None) -> Answer:
+        """The refusal of a request that cannot be read; its tenant is known where its head could be."""
         path = fault.path if head is None else head.path
-        return self._desk.refuse(fault_refusal(fault), self._desk.name(head), path, None)
+        return self._refuse(fault_refusal(fault), head, path, None if context is None else context.tenant)
 
     # The inside.
+
+    def _refuse(self, refusal: Refusal, head: Head | None, path: str, tenant: str | None) -> Answer:
+        if tenant is not None:
+            self._desk.books.count_refusal(tenant, refusal, self._desk.clock())
+        return self._desk.refuse(refusal, self._desk.name(head), path, tenant)
+
+    def _known(self, head: Head) -> str | None:
+        """The tenant of a request that is refused whoever sends it."""
+        directory = self._standing.directory
+        tenant = None if directory is None else identify(head, directory, self._wall())
+        return None if isinstance(tenant, Failure) else tenant
 
     def _examine_unconfigured(self, head: Head, route: Route) -> Answer | Admittance:
         refusal = self._standing.refusal()
@@ -118,10 +128,8 @@ class Traffic:
         return Admittance(route, None, None)
 
     def _own_usage(self, head: Head, tenant: str | None) -> Answer:
-        room = None if tenant is None else self._desk.room(tenant)
-        if room is None:
-            return self._desk.refuse(refuse(Code.NOT_CONFIGURED), self._desk.name(head), "/v1/usage", tenant)
-        usages = self._desk.books.tenant_usage(self._desk.clock(), self._wall())
-        mine = next(each for each in usages if each.id == tenant)
-        answer = Answer(200, own_usage(mine, room), good_fields(room))
-        return with_name(answer, self._desk.name(head))
+        room, name = self._desk.room(tenant), self._desk.name(head)
+        if room is None or tenant is None:
+            return self._desk.refuse(refuse(Code.NOT_CONFIGURED), name, "/v1/usage", tenant)
+        mine = self._desk.books.usage_of(tenant, self._desk.clock(), self._wall())
+        return Answer(200, own_usage(mine, room), good_fields(room) + name.field)

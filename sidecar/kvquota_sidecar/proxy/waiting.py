@@ -1,4 +1,5 @@
-"""Clients whose request is here and not with the engine yet: it waits for room, or for its tokens to be counted.
+"""Clients whose request is here and not with the engine yet: it waits for room, or until tokens were counted, its own
+or those of others.
 
 Invariants:
 
@@ -9,41 +10,24 @@ Invariants:
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
-import msgspec
-
 from kvquota_api.amounts import Tokens
-from kvquota_sidecar.estimate.shape import Shape
 from kvquota_sidecar.ledger.asking import Admitted, AskedPrompt, Cause
 from kvquota_sidecar.proxy.counting import Counting
 from kvquota_sidecar.proxy.desk import Desk
-from kvquota_sidecar.proxy.identity import Directory
-from kvquota_sidecar.proxy.reading import Request
-from kvquota_sidecar.proxy.request_ids import Name
-from kvquota_sidecar.proxy.routes import Route
-from kvquota_sidecar.proxy.service import Client
+from kvquota_sidecar.proxy.doubting import Awaited
+from kvquota_sidecar.proxy.wishing import Wish
 from kvquota_sidecar.refusals import Refusal
 from kvquota_sidecar.telemetry.tally import Outcome
-
-
-class Wish(msgspec.Struct, frozen=True):
-    """A request that can be charged to a tenant."""
-
-    name: Name
-    request: Request
-    route: Route
-    tenant: str
-    directory: Directory
-    shape: Shape
-    client: Client
 
 
 class Clerk(Protocol):
     """Who goes on with a request that has waited."""
 
-    def ask(self, wish: Wish, prompts: tuple[AskedPrompt, ...]) -> None:
-        """Ask the books for it, now that its prompts are exact."""
+    def ask(self, wish: Wish, prompts: tuple[AskedPrompt, ...], until: float = math.inf) -> None:
+        """Ask the books for it, now that its prompts are exact; it waits for others until then, at most."""
 
     def forward(self, wish: Wish, prompts: tuple[AskedPrompt, ...], admitted: Admitted) -> None:
         """Send it to the engine."""
@@ -95,6 +79,7 @@ class Waiter:
 
     def missed(self, refusal: Refusal) -> None:
         if self._leave():
+            self._desk.doubts.close(self._ticket)
             self._desk.tally.guarantees_missed += 1
             self._clerk.turn_away(self._wish, refusal)
 
@@ -110,37 +95,25 @@ class Waiter:
         return self._desk.waiting.pop(self._ticket, None) is not None
 
     def _release(self, cause: Cause) -> None:
+        self._desk.doubts.close(self._ticket)
         self._desk.books.release(self._ticket, cause, self._desk.clock())
 
 
-class Counted:
-    """An `Exchange` to its client while the engine counts its tokens. It holds nothing."""
+class Held:
+    """An `Exchange` to its client while something is counted. It holds nothing."""
 
-    __slots__ = ("_clerk", "_counting", "_desk", "_wish")
+    __slots__ = ("_clerk", "_desk", "_wish")
 
     def __init__(self, wish: Wish, clerk: Clerk, desk: Desk) -> None:
         self._wish = wish
         self._clerk = clerk
         self._desk = desk
-        self._counting: Counting | None = None
         wish.client.attach(self)
         desk.counting.add(self)
 
     @property
     def tenant(self) -> str:
         return self._wish.tenant
-
-    def start(self) -> None:
-        """Have it counted; the rest follows by itself."""
-        wish = self._wish
-        self._counting = self._desk.tokenizer.count(
-            wish.tenant,
-            wish.directory.config.engine_type,
-            wish.route.path,
-            wish.request.body,
-            shape=wish.shape,
-            done=self._done,
-        )
 
     # What the client's side calls.
 
@@ -165,12 +138,9 @@ class Counted:
 
     # The inside.
 
-    def _done(self, counts: tuple[Tokens, ...] | None) -> None:
-        if not self._leave():
-            return
-        self._desk.tally.tokenizer_late += counts is None
+    def _ask(self, prompts: tuple[AskedPrompt, ...], until: float = math.inf) -> None:
         try:
-            self._clerk.ask(self._wish, self._clerk.exact(self._wish, counts))
+            self._clerk.ask(self._wish, prompts, until)
         except BaseException:
             self._wish.client.break_off()
             raise
@@ -183,5 +153,60 @@ class Counted:
         return True
 
     def _cancel(self) -> None:
+        """Nobody wants to know any more."""
+        raise NotImplementedError
+
+
+class Counted(Held):
+    """Its own tokens are counted."""
+
+    __slots__ = ("_counting",)
+
+    def __init__(self, wish: Wish, clerk: Clerk, desk: Desk) -> None:
+        super().__init__(wish, clerk, desk)
+        self._counting: Counting | None = None
+
+    def start(self) -> None:
+        """Have it counted; the rest follows by itself."""
+        wish = self._wish
+        self._counting = self._desk.tokenizer.count(
+            wish.tenant,
+            wish.directory.config.engine_type,
+            wish.route.path,
+            wish.request.body,
+            shape=wish.shape,
+            done=self._done,
+        )
+
+    def _done(self, counts: tuple[Tokens, ...] | None) -> None:
+        if self._leave():
+            self._desk.tally.tokenizer_late += counts is None
+            self._ask(self._clerk.exact(self._wish, counts))
+
+    def _cancel(self) -> None:
         if self._counting is not None:
             self._counting.cancel()
+
+
+class Doubtful(Held):
+    """Its tokens are known; those of others of its tenant are counted. It waits for them until `until`."""
+
+    __slots__ = ("_awaited", "_prompts", "_until")
+
+    def __init__(self, wish: Wish, prompts: tuple[AskedPrompt, ...], until: float, clerk: Clerk, desk: Desk) -> None:
+        super().__init__(wish, clerk, desk)
+        self._prompts = prompts
+        self._until = until
+        self._awaited: Awaited | None = None
+
+    def start(self, awaited: set[int]) -> None:
+        """Wait until these, at least one, were counted; the rest follows by itself."""
+        self._awaited = self._desk.doubts.when_gone(awaited, self._done)
+
+    def _done(self) -> None:
+        if self._leave():
+            self._ask(self._prompts, self._until)
+
+    def _cancel(self) -> None:
+        if self._awaited is not None:
+            self._desk.doubts.forget(self._awaited)

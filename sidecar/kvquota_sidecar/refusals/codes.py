@@ -27,6 +27,8 @@ class Code(StrEnum):
     KV_POOL_CONTENDED = "kv_pool_contended"
     KV_POOL_EXHAUSTED = "kv_pool_exhausted"
     KV_EVICTED = "kv_evicted"
+    RECEIVING_TOO_MUCH = "receiving_too_much"
+    STARTING = "starting"
     DRAINING = "draining"
     NOT_CONFIGURED = "not_configured"
     REQUEST_EXCEEDS_KV_QUOTA = "request_exceeds_kv_quota"
@@ -87,9 +89,17 @@ TABLE: Final[Mapping[Code, Entry]] = MappingProxyType(
         Code.KV_EVICTED: _unavailable(
             503, "This request was ended to make room for guaranteed work of another tenant. Retry later."
         ),
+        Code.RECEIVING_TOO_MUCH: _unavailable(
+            503, "This replica is receiving as much at once as it may hold. Retry in a few seconds."
+        ),
+        Code.STARTING: _unavailable(
+            503, "The engine still works for clients of before this program started. Retry in a few seconds."
+        ),
         Code.DRAINING: _unavailable(503, "This replica is shutting down. Retry: another replica will answer."),
         Code.NOT_CONFIGURED: _unavailable(
-            503, "This replica has not received its quotas yet. Retry in a few seconds; if it lasts, ask the operator."
+            503,
+            "This replica has not received its quotas yet."
+            " Retry in a few seconds; if it lasts, tell whoever runs this cluster.",
         ),
         Code.REQUEST_EXCEEDS_KV_QUOTA: _permanent(
             400, "This request can never fit the tenant's quota. Shorten the input or lower max_tokens or n."

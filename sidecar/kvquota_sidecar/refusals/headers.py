@@ -4,9 +4,12 @@ Decides names and values. Pure.
 
 Invariants:
 
-1. Every answer of a known tenant carries its room, good or refused.
+1. Every answer to a known tenant carries its room, good or refused. Known is whom a whole, good head names: of a fault
+   in the head itself (it is no HTTP, too large, or announces a body that is not taken) nobody looks who sent it.
 2. `retry-after` is present exactly when a retry can help, in whole seconds from 1 to 60, never less than
    `retry-after-ms`.
+
+3. A 401 names the scheme that it is about.
 
 It does not know `content-type` and `content-length`: those belong to who writes the answer.
 """
@@ -24,6 +27,8 @@ CONCURRENCY_UNIT: Final = "concurrent-requests"  # registered by draft-ietf-http
 # Lines as they stand in an answer. They hold numbers and words of this program only: nothing can be put into them.
 _KV: Final = b'"kv";q=%%d;qu="%b"' % KV_UNIT.encode()
 _BOTH: Final = _KV + b', "concurrency";q=%%d;qu="%b"' % CONCURRENCY_UNIT.encode()
+_UNAUTHORIZED: Final = 401
+_CHALLENGE: Final = b"www-authenticate: Bearer\r\n"  # RFC 9110, section 11.6.1: every 401 has one
 _REST: Final = (
     b"x-kvquota-used-tokens: %d\r\nx-kvquota-soft-tokens: %d\r\nx-kvquota-hard-tokens: %d\r\n"
     b"x-kvquota-in-flight: %d\r\nx-kvquota-rung: %b\r\n"
@@ -47,11 +52,13 @@ def refused_fields(refusal: Refusal, room: Room | None) -> bytes:
         told = (seconds, round(refusal.retry_after * 1000))
         retry = b"x-should-retry: true\r\nretry-after: %d\r\nretry-after-ms: %d\r\n" % told
         wait = b";t=%d" % seconds
-    return b"x-kvquota-code: %b\r\n%b%b" % (code, retry, b"" if room is None else _room_fields(room, wait))
+    lines = b"x-kvquota-code: %b\r\n%b%b" % (code, retry, b"" if room is None else _room_fields(room, wait))
+    return lines + _CHALLENGE if refusal.status == _UNAUTHORIZED else lines
 
 
 def _room_fields(room: Room, wait: bytes) -> bytes:
-    held, soft, hard = room.tokens(room.reserved), room.tokens(room.soft), room.tokens(room.hard)
+    tokens = room.worth.tokens
+    held, soft, hard = tokens(room.reserved), tokens(room.soft), tokens(room.hard)
     left, rest = max(0, hard - held), (held, soft, hard, room.in_flight, room.rung.encode())
     if room.max_concurrent is None:
         return _OF_KV % (hard, left, wait, *rest)

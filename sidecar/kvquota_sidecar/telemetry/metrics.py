@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
@@ -33,7 +33,7 @@ class Vitals:
 
     `waiting`: for room. `counting`: for their tokens to be counted. `estimate_error`: of prompts; None: nothing was
     learnt yet. `restarts`: by what had become of the process before. `sync_age_seconds`: since the operator was last
-    heard; None: never. `unsaid`: what the engine does not say of itself.
+    heard; None: never. `unsaid`: what the engine does not say of itself. `handshakes_failed`: by what the client spoke.
     """
 
     connections: int
@@ -47,12 +47,21 @@ class Vitals:
     restarts: Mapping[str, int] = field(default_factory=dict)
     sync_age_seconds: float | None = None
     unsaid: tuple[str, ...] = ()
+    log_lines_left_out: int = 0
+    handshakes_failed: Mapping[str, int] = field(default_factory=dict)
+
+
+class Report(Protocol):
+    """Makes the next report."""
+
+    def __call__(self, *, with_tenants: bool) -> UsageReport:
+        """`with_tenants`: whether it says anything of them."""
 
 
 class Exposition:
     """Writes the metrics of one sidecar from its next report, its tally and its vitals."""
 
-    def __init__(self, report: Callable[[], UsageReport], tally: Tally, vitals: Callable[[], Vitals]) -> None:
+    def __init__(self, report: Report, tally: Tally, vitals: Callable[[], Vitals]) -> None:
         self._report = report
         self._tally = tally
         self._vitals = vitals
@@ -65,7 +74,7 @@ class Exposition:
         return generate_latest(registry)
 
     def _families(self, with_tenants: bool) -> Iterator[Metric]:  # noqa: FBT001
-        report, vitals = self._report(), self._vitals()
+        report, vitals = self._report(with_tenants=with_tenants), self._vitals()
         yield from _process(self._tally, vitals)
         yield from _estimates(self._tally, vitals)
         yield from _channel(report, self._tally, vitals)
@@ -133,6 +142,11 @@ def _process(tally: Tally, vitals: Vitals) -> Iterator[Metric]:
     )
     told = "Times that the supervisor started the program anew, by what had become of the one before."
     yield from _by("child_restarts", told, "cause", vitals.restarts)
+    told = "Connections to the TLS port that came to nothing, by what was wrong: plaintext or other."
+    yield from _by("tls_handshakes_failed", told, "reason", vitals.handshakes_failed)
+    yield from _counter(
+        "log_lines_left_out", "Log lines that were too many, or that nobody read.", vitals.log_lines_left_out
+    )
 
 
 def _estimates(tally: Tally, vitals: Vitals) -> Iterator[Metric]:

@@ -8,7 +8,8 @@ Invariants:
    secret beside the header in which that peer names a tenant. None is kept or written anywhere.
 2. Two credentials of one kind, or two kinds that name different tenants or of which one names nobody, are a
    contradiction, never a choice. It does not matter whether the route would look at both.
-3. No header that names a tenant is believed without the peer's secret: then it is as if it were not there.
+3. No header that names a tenant is believed without the peer's secret: then it is as if it were not there. None is
+   believed in another spelling (`x_tenant` for `x-tenant`), nor is the secret; beside the secret it is a contradiction.
 4. A tenant that the config does not know is unknown, whatever the identity says.
 5. The engine sees one credential at most: the one that the sender is known by. It never sees a peer's secret.
 6. Whatever is wrong with a credential, the answer is the same.
@@ -22,7 +23,7 @@ from typing import Final
 import msgspec
 
 from kvquota_sidecar.proxy.head import Head, Headers
-from kvquota_sidecar.proxy.identity.directory import PEER_SECRET_HEADER, Directory
+from kvquota_sidecar.proxy.identity.directory import MISSPELT, PEER_SECRET_HEADER, Directory
 from kvquota_sidecar.proxy.identity.naming import NOBODY
 from kvquota_sidecar.proxy.identity.tokens import Owner
 
@@ -126,7 +127,8 @@ def _peer(values: dict[bytes, bytes], directory: Directory) -> Owner | Failure |
         return None
     if value is not None and _AMBIGUOUS in value:
         return Failure.CONTRADICTION
-    return directory.peer.names(secret, value)
+    named = directory.peer.names(secret, value)
+    return Failure.CONTRADICTION if MISSPELT[0] in values and named is not NOBODY else named
 
 
 def _key(name: bytes, value: bytes) -> bytes:
