@@ -45,10 +45,11 @@ from kvquota_sidecar.ledger.entries import Entry, State
 from kvquota_sidecar.ledger.gathering import entry_of, pool_of
 from kvquota_sidecar.ledger.hearing import Hearing, Wait
 from kvquota_sidecar.ledger.law import Law, law_of, pools_of
-from kvquota_sidecar.ledger.ranks import NEVER, Rank, Ranks
+from kvquota_sidecar.ledger.ranks import Rank, Ranks
 from kvquota_sidecar.ledger.reclaiming import Reclaiming
 from kvquota_sidecar.ledger.reporting import pool_usage, room_of, tenant_usage
 from kvquota_sidecar.ledger.roll import Roll
+from kvquota_sidecar.ledger.settling import Settling
 from kvquota_sidecar.ledger.spreading import spread
 from kvquota_sidecar.refusals import Code, Refusal, refuse
 from kvquota_sidecar.refusals.room import Room
@@ -59,10 +60,6 @@ __all__ = [
 ]  # fmt: skip
 
 MAX_ACCOUNTS: Final = 2 * MAX_TENANTS  # those of the config, and as many that it named before, for their totals
-# Docs/accounting.md, restart: what a sidecar that begins waits for, so that it lends nothing that the engine still runs
-# for the one before it.
-SETTLE_SECONDS: Final = 5.0
-SETTLED_PART: Final = 0.02  # of U in use
 _NOTHING: Final = Turn()
 _CUTS: Final = frozenset({Cause.CLIENT_GONE, Cause.ENDED, Cause.DRAINED})
 
@@ -82,8 +79,7 @@ class Books:
         self._law: Law | None = None
         self._stirred = False  # something has changed that those who wait have waited for
         self._cut = 0
-        self._begun_at: float | None = None
-        self._calm = False  # the engine was seen to hold next to nothing
+        self._settling = Settling()
         self._rung: Rung = "Normal"
         self._rung_since = 0.0
 
@@ -130,7 +126,7 @@ class Books:
 
     def settled(self, now: float) -> bool:
         """Whether a sidecar that has begun may take traffic: what ran before it has left the engine, or had time to."""
-        return self._calm or (self._begun_at is not None and now - self._begun_at >= SETTLE_SECONDS)
+        return self._settling.settled(now)
 
     # -- one request, from ask to release
 
@@ -380,14 +376,13 @@ class Books:
 
     def _changed(self, now: float) -> None:
         """A config or a reading has come."""
-        self._begun_at = now if self._begun_at is None else self._begun_at
+        self._settling.hear(now)
         self._stirred = self._stirred or bool(self._roll.queue)
         self._step(now)
         law, ranks = self._law, self._ranks
         if law is None:
             return
-        used = [rank.gauge.used for rank in ranks.each if rank.gauge.read_at > NEVER]
-        self._calm = self._calm or (len(used) == len(ranks.each) and sum(used) <= SETTLED_PART * law.lines.usable)
+        self._settling.look(ranks, law.lines.usable)
         for rank in ranks.each if law.shadow else ():
             self._reclaiming.count_in_shadow(rank, law, now)
 
