@@ -266,3 +266,9 @@ def test_refuses_an_identity_whole_and_names_the_field(data: bytes, says: str) -
 def test_what_a_reader_would_refuse_is_not_sealed(document: PodConfig | PoolIdentity) -> None:
     with pytest.raises(DocumentError, match="not a valid Po"):
         sealed(document)
+
+
+def test_an_identity_does_not_show_its_secrets() -> None:
+    shown = repr(sealed(PoolIdentity(digest="", pepper="ab" * 32, api_keys={"0" * 64: "shop/a"})))
+    assert "ab" * 32 not in shown
+    assert "0" * 64 not in shown
