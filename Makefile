@@ -58,7 +58,7 @@ test-long: setup ## the property tests on many more and new examples (hours)
 # Packages that decide and do nothing else: every branch is tested.
 PURE = crds/kvquota_api/*,operator/kvquota_operator/reconcile/*,operator/kvquota_operator/planning/*,operator/kvquota_operator/reading/*,sidecar/kvquota_sidecar/ledger/*,sidecar/kvquota_sidecar/admission/*,sidecar/kvquota_sidecar/estimate/*,sidecar/kvquota_sidecar/refusals/*
 
-fuzz: setup ## the parsers that read what strangers send, on new inputs for about a minute
+fuzz: setup ## the parsers that read what strangers send, on many more inputs, for about a minute
 	@KVQUOTA_PROFILE=fuzz $(BIN)/python -m pytest --numprocesses 2 tests/properties -k fuzz $(ARGS)
 
 lint: setup ## style, types, and who may import whom

@@ -34,6 +34,7 @@ CASES: dict[str, tuple[bytes, tuple[bytes, bytes] | int | None]] = {
     "a size in both cases of hexadecimal": (b"0A\r\n0123456789\r\nb\r\n", None),
     "data that looks like framing": (b"6\r\n0\r\n\r\nX\r\n0\r\n\r\n", (b"0\r\n\r\nX", b"")),
     "an extension": (b'1;name="a b"\r\na\r\n0;x\r\n\r\n', (b"a", b"")),
+    "white space after a size": (b"1 \r\na\r\n0\r\n\r\n", 400),
     "white space before an extension": (b"1 ;x=y\r\na\r\n0\r\n\r\n", (b"a", b"")),
     "trailers": (b"1\r\na\r\n0\r\nX: y\r\nZ: w\r\n\r\n", (b"a", b"")),
     "not complete": (b"3\r\nab", None),

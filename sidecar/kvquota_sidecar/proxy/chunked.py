@@ -18,7 +18,7 @@ from typing import Final
 
 from kvquota_sidecar.proxy.head import Fault, are_fields
 
-_SIZE: Final = re.compile(rb"(?P<size>[0-9A-Fa-f]{1,12})[\t ]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
+_SIZE: Final = re.compile(rb"(?P<size>[0-9A-Fa-f]{1,12})(?:[\t ]*;[\t\x20-\x7e\x80-\xff]*)?")
 # Bytes around the data of one chunk that comes by itself, as a token does: its size line, and two ends of lines.
 _OF_TWO_DIGITS: Final = 2 + 4
 _OF_THREE_DIGITS: Final = 3 + 4
