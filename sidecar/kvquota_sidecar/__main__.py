@@ -69,7 +69,7 @@ def _supervise(settings: Settings, arguments: Sequence[str]) -> NoReturn:
         settings.tls.load()
     given = {"sockets": Listeners.bound(settings).handed_on(), "hangSeconds": settings.hang_seconds}
     program = str(Path(supervisor.__file__))
-    os.execv(sys.executable, [sys.executable, "-I", "-S", program, json.dumps(given), *arguments])  # noqa: S606
+    os.execv(sys.executable, [sys.executable, "-I", "-S", program, json.dumps(given), *arguments])  # noqa: S606 - no shell: this very program
 
 
 async def _serve(sidecar: Sidecar, inherited: Inheritance) -> int:

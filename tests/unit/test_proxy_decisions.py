@@ -8,7 +8,7 @@ from kvquota_sidecar.proxy.blamed import blamed
 from kvquota_sidecar.proxy.draining import Drain, Phase
 from kvquota_sidecar.proxy.head import Fault
 from kvquota_sidecar.proxy.identity import Failure
-from kvquota_sidecar.proxy.refusing import fault_refusal, good_fields, identity_refusal, refusal_answer
+from kvquota_sidecar.proxy.refusing import fault_refusal, identity_refusal, refusal_answer
 from kvquota_sidecar.proxy.request_ids import Name
 from kvquota_sidecar.proxy.routes import PATHS, Purpose, find_route
 
@@ -99,7 +99,6 @@ def test_a_refusal_speaks_the_words_of_the_route() -> None:
     assert json.loads(anthropic.body)["type"] == "error"
     told = b"x-kvquota-code: unknown_tenant\r\nx-should-retry: false\r\n"
     assert openai.fields == told + b"www-authenticate: Bearer\r\nx-request-id: theirs\r\n"
-    assert good_fields(None) == b""
 
 
 BLAMED = {

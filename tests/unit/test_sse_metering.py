@@ -216,6 +216,8 @@ PLAIN: dict[str, tuple[bytes, Usage | None]] = {
     ),
     "with details that say nothing": (b'{"usage":{"prompt_tokens":3,"prompt_tokens_details":null}}', Usage(3, None)),
     "half of it": (b'{"usage":{"prompt_tokens":3}}', Usage(3, None)),
+    "more than any engine keeps": (b'{"usage":{"prompt_tokens":2147483648,"completion_tokens":5}}', Usage(None, 5)),
+    "a number beyond all": (b'{"usage":{"prompt_tokens":99999999999999999999999}}', None),
     "none": (b'{"choices":[]}', None),
     "no JSON": (b"<html>", None),
     "no object": (b"[1]", None),

@@ -111,8 +111,8 @@ class Counting:
             self._finish(self._answer())
 
     def _answer(self) -> tuple[Tokens, ...]:
-        found = iter(self._counts)
-        return tuple(next(found) if tokens is None else tokens for tokens in self._exact)  # type: ignore[misc]  # all told
+        told = iter([each for each in self._counts if each is not None])
+        return tuple(next(told) if tokens is None else tokens for tokens in self._exact)
 
     def _finish(self, counts: tuple[Tokens, ...] | None) -> None:
         self.cancel()

@@ -24,7 +24,7 @@ from kvquota_sidecar.clock import Clock
 from kvquota_sidecar.estimate.ratio import Ratios
 from kvquota_sidecar.ledger.books import Books
 from kvquota_sidecar.proxy.counting import Counting, Tokenizer
-from kvquota_sidecar.proxy.wishing import Wish
+from kvquota_sidecar.proxy.wishing import Wish, have_counted
 from kvquota_sidecar.telemetry.tally import Tally
 
 MAX_COUNTED: Final = 64  # as many as of those that ask: both together are what an engine tokenizes in 50 ms
@@ -129,14 +129,7 @@ class Doubts:
     def _count(self, ticket: int, wish: Wish) -> None:
         self._under_way[ticket] = None
         self._tally.tokenizer_asked += 1
-        counting = self._tokenizer.count(
-            wish.tenant,
-            wish.directory.config.engine_type,
-            wish.route.path,
-            wish.request.body,
-            shape=wish.shape,
-            done=partial(self._done, ticket, wish),
-        )
+        counting = have_counted(self._tokenizer, wish, partial(self._done, ticket, wish))
         if ticket in self._under_way:
             self._under_way[ticket] = counting
 

@@ -29,6 +29,7 @@ Dialect = Literal["OpenAI", "Responses", "Anthropic"]
 
 MAX_FRAME_BYTES: Final = 256 * 1024  # a frame of one token with 20 log-probabilities is under 8 KiB
 MAX_JSON_BYTES: Final = 4 * 1024 * 1024  # an answer of 128 sequences of 8,000 tokens; longer ones settle by estimate
+MAX_COUNT: Final = 2**31 - 1  # tokens: engines keep lengths in 32 bits, so a larger number says nothing
 _FRAME_END: Final = re.compile(rb"(?<=\n\n)|(?<=\r\n\r\n)")
 
 
@@ -315,7 +316,7 @@ def _usage(told: _Told) -> Usage | None:
 
 
 def _count(found: Any) -> Tokens | None:
-    return Tokens(found) if type(found) is int and found >= 0 else None
+    return Tokens(found) if type(found) is int and 0 <= found <= MAX_COUNT else None
 
 
 def _merged(old: Usage | None, new: Usage) -> Usage:

@@ -9,7 +9,7 @@ from kvquota_sidecar.proxy.head import Fault
 from kvquota_sidecar.proxy.identity import Failure
 from kvquota_sidecar.proxy.request_ids import Name
 from kvquota_sidecar.refusals import Code, Refusal, refuse
-from kvquota_sidecar.refusals.headers import admitted_fields, refused_fields
+from kvquota_sidecar.refusals.headers import refused_fields
 from kvquota_sidecar.refusals.room import Room
 from kvquota_sidecar.refusals.wire import body
 
@@ -38,8 +38,3 @@ def identity_refusal(failure: Failure, wanted: str = "") -> Refusal:
 def refusal_answer(refusal: Refusal, path: str, name: Name, room: Room | None = None) -> Answer:
     """The whole answer to the request of that name, in the words of the API that `path` belongs to."""
     return Answer(refusal.status, body(refusal, path), refused_fields(refusal, room) + name.field)
-
-
-def good_fields(room: Room | None) -> bytes:
-    """The header lines that are added to an answer of the engine."""
-    return admitted_fields(room)

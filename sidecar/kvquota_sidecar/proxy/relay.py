@@ -32,16 +32,17 @@ from kvquota_sidecar.proxy.desk import UNREAD_SECONDS, Desk
 from kvquota_sidecar.proxy.engine_answer import AnswerHead
 from kvquota_sidecar.proxy.engine_side import EngineCall, EngineFailure
 from kvquota_sidecar.proxy.metering import MAX_JSON_BYTES, StreamMeter, Usage, usage_of_json
-from kvquota_sidecar.proxy.refusing import good_fields, refusal_answer
+from kvquota_sidecar.proxy.refusing import refusal_answer
 from kvquota_sidecar.proxy.request_ids import Name
 from kvquota_sidecar.proxy.routes import Route
 from kvquota_sidecar.proxy.service import Client
 from kvquota_sidecar.refusals import Code, Refusal, refuse
+from kvquota_sidecar.refusals.headers import admitted_fields
 from kvquota_sidecar.refusals.wire import final_event
 from kvquota_sidecar.telemetry.tally import Outcome
 
 # Tokens of output after which the books are told: half a block of the smallest usual size, so a charge is never more
-# than one block late, and the books' part of the cost of a token is an eighth.
+# than one block behind what is seen, and the books' part of the cost of a token is an eighth.
 GROWTH_STEP: Final = 8
 _CAUSES: Final = {
     Outcome.ANSWERED: Cause.FINISHED,
@@ -338,7 +339,7 @@ class Relay:
         self._begun = True
         if job.ticket is not None and not self._closed:
             desk.books.sent(job.ticket)
-        fields = head.fields + job.name.field + good_fields(desk.room(job.tenant))
+        fields = head.fields + job.name.field + admitted_fields(desk.room(job.tenant))
         self._client.begin(head.status, fields, head.length if self._meter is None else None)
 
     def _close(self, outcome: Outcome, refusal: Refusal | None = None) -> None:

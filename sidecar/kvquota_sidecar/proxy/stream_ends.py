@@ -9,8 +9,9 @@ Invariants:
 
 The marks themselves are known to `metering`: `[DONE]` of chats and completions, `message_stop` of Messages,
 `response.completed` or `response.incomplete` of Responses. Looked at in vLLM 0.32, where an error within a stream has a
-frame of its own; of SGLang and the llama.cpp server by their documentation, and only the routes that these have had
-from their beginning. TensorRT-LLM and what merely speaks OpenAI's protocol are not known.
+frame of its own, and in SGLang's source, whose every stream of these two routes ends so. The completions of llama.cpp's
+server were its own before they became OpenAI's, so of it only chats. TensorRT-LLM and what merely speaks OpenAI's
+protocol are not known.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _MARKED: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         "vLLM": _OLD_ROUTES | {"/v1/messages", "/v1/responses"},
         "SGLang": _OLD_ROUTES,
-        "LlamaCpp": _OLD_ROUTES,
+        "LlamaCpp": frozenset({"/v1/chat/completions"}),
     }
 )
 

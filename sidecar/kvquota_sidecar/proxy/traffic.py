@@ -19,10 +19,11 @@ from kvquota_sidecar.proxy.head import Fault, Head
 from kvquota_sidecar.proxy.identity import Directory, Failure, identify
 from kvquota_sidecar.proxy.own_usage import own_usage
 from kvquota_sidecar.proxy.reading import Request
-from kvquota_sidecar.proxy.refusing import fault_refusal, good_fields, identity_refusal, refusal_answer
+from kvquota_sidecar.proxy.refusing import fault_refusal, identity_refusal, refusal_answer
 from kvquota_sidecar.proxy.routes import Route, find_route
 from kvquota_sidecar.proxy.service import Client, Ends
 from kvquota_sidecar.refusals import Code, Refusal, refuse
+from kvquota_sidecar.refusals.headers import admitted_fields
 
 
 class Admittance(msgspec.Struct, frozen=True):
@@ -132,4 +133,4 @@ class Traffic:
         if room is None or tenant is None:
             return self._desk.refuse(refuse(Code.NOT_CONFIGURED), name, "/v1/usage", tenant)
         mine = self._desk.books.usage_of(tenant, self._desk.clock(), self._wall())
-        return Answer(200, own_usage(mine, room), good_fields(room) + name.field)
+        return Answer(200, own_usage(mine, room), admitted_fields(room) + name.field)

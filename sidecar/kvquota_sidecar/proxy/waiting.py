@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from typing import Protocol
 
 from kvquota_api.amounts import Tokens
@@ -18,7 +19,7 @@ from kvquota_sidecar.ledger.asking import Admitted, AskedPrompt, Cause
 from kvquota_sidecar.proxy.counting import Counting
 from kvquota_sidecar.proxy.desk import Desk
 from kvquota_sidecar.proxy.doubting import Awaited
-from kvquota_sidecar.proxy.wishing import Wish
+from kvquota_sidecar.proxy.wishing import Wish, have_counted
 from kvquota_sidecar.refusals import Refusal
 from kvquota_sidecar.telemetry.tally import Outcome
 
@@ -39,37 +40,70 @@ class Clerk(Protocol):
         """Answer it with a refusal that the books have counted."""
 
 
-class Waiter:
-    """An `Exchange` to its client and an `Applicant` to the desk. `ticket` is in the books until it is admitted."""
+class _Unsent:
+    """Of an `Exchange`: how full the way to the client is does not matter while nothing is sent."""
 
-    __slots__ = ("_clerk", "_desk", "_prompts", "_ticket", "_wish")
-
-    def __init__(self, wish: Wish, prompts: tuple[AskedPrompt, ...], ticket: int, clerk: Clerk, desk: Desk) -> None:
-        self._wish = wish
-        self._prompts = prompts
-        self._ticket = ticket
-        self._clerk = clerk
-        self._desk = desk
-        desk.waiting[ticket] = self
-        try:
-            wish.client.attach(self)
-        except BaseException:
-            self.client_gone()
-            raise
-
-    # What the client's side calls.
-
-    def client_gone(self) -> None:
-        if self._leave():
-            self._release(Cause.CLIENT_GONE)
-            self._desk.tally.requests[self._wish.route.path, Outcome.CLIENT_GONE] += 1
-            self._desk.turn()
+    __slots__ = ()
 
     def client_full(self) -> None:
         """Nothing is sent to it."""
 
     def client_ready(self) -> None:
         """Nothing is sent to it."""
+
+
+class Held(_Unsent, ABC):
+    """An `Exchange` to its client: nothing is sent to it, and it has a place that it can give up."""
+
+    __slots__ = ("_clerk", "_desk", "_wish")
+
+    def __init__(self, wish: Wish, clerk: Clerk, desk: Desk) -> None:
+        self._wish = wish
+        self._clerk = clerk
+        self._desk = desk
+
+    # What the client's side calls.
+
+    def client_gone(self) -> None:
+        if self._leave():
+            self._desk.tally.requests[self._wish.route.path, Outcome.CLIENT_GONE] += 1
+            self._let_go(Cause.CLIENT_GONE)
+            self._desk.turn()
+
+    # What the desk calls.
+
+    def end(self, refusal: Refusal) -> None:
+        if self._leave():
+            self._let_go(Cause.DRAINED)
+            self._desk.books.count_refusal(self._wish.tenant, refusal, self._desk.clock())
+            self._clerk.turn_away(self._wish, refusal)
+
+    # The inside.
+
+    @abstractmethod
+    def _leave(self) -> bool:
+        """Give up its place; whether it had one still."""
+
+    @abstractmethod
+    def _let_go(self, cause: Cause) -> None:
+        """Let go of what it has or waits for, since nobody wants it any more."""
+
+
+class Waiter(Held):
+    """An `Applicant` to the desk: it waits for room. `ticket` is in the books until it is admitted."""
+
+    __slots__ = ("_prompts", "_ticket")
+
+    def __init__(self, wish: Wish, prompts: tuple[AskedPrompt, ...], ticket: int, clerk: Clerk, desk: Desk) -> None:
+        super().__init__(wish, clerk, desk)
+        self._prompts = prompts
+        self._ticket = ticket
+        desk.waiting[ticket] = self
+        try:
+            wish.client.attach(self)
+        except BaseException:
+            self.client_gone()
+            raise
 
     # What the desk calls.
 
@@ -83,31 +117,23 @@ class Waiter:
             self._desk.tally.guarantees_missed += 1
             self._clerk.turn_away(self._wish, refusal)
 
-    def end(self, refusal: Refusal) -> None:
-        if self._leave():
-            self._release(Cause.DRAINED)
-            self._desk.books.count_refusal(self._wish.tenant, refusal, self._desk.clock())
-            self._clerk.turn_away(self._wish, refusal)
-
     # The inside.
 
     def _leave(self) -> bool:
         return self._desk.waiting.pop(self._ticket, None) is not None
 
-    def _release(self, cause: Cause) -> None:
+    def _let_go(self, cause: Cause) -> None:
         self._desk.doubts.close(self._ticket)
         self._desk.books.release(self._ticket, cause, self._desk.clock())
 
 
-class Held:
-    """An `Exchange` to its client while something is counted. It holds nothing."""
+class _Counting(Held):
+    """It waits while something is counted, and holds nothing."""
 
-    __slots__ = ("_clerk", "_desk", "_wish")
+    __slots__ = ()
 
     def __init__(self, wish: Wish, clerk: Clerk, desk: Desk) -> None:
-        self._wish = wish
-        self._clerk = clerk
-        self._desk = desk
+        super().__init__(wish, clerk, desk)
         wish.client.attach(self)
         desk.counting.add(self)
 
@@ -115,28 +141,11 @@ class Held:
     def tenant(self) -> str:
         return self._wish.tenant
 
-    # What the client's side calls.
-
-    def client_gone(self) -> None:
-        if self._leave():
-            self._desk.tally.requests[self._wish.route.path, Outcome.CLIENT_GONE] += 1
-            self._cancel()
-
-    def client_full(self) -> None:
-        """Nothing is sent to it."""
-
-    def client_ready(self) -> None:
-        """Nothing is sent to it."""
-
-    # What the desk calls.
-
-    def end(self, refusal: Refusal) -> None:
-        if self._leave():
-            self._cancel()
-            self._desk.books.count_refusal(self._wish.tenant, refusal, self._desk.clock())
-            self._clerk.turn_away(self._wish, refusal)
-
-    # The inside.
+    def _leave(self) -> bool:
+        if self not in self._desk.counting:
+            return False
+        self._desk.counting.remove(self)
+        return True
 
     def _ask(self, prompts: tuple[AskedPrompt, ...], until: float = math.inf) -> None:
         try:
@@ -146,18 +155,8 @@ class Held:
             raise
         self._desk.turn()
 
-    def _leave(self) -> bool:
-        if self not in self._desk.counting:
-            return False
-        self._desk.counting.remove(self)
-        return True
 
-    def _cancel(self) -> None:
-        """Nobody wants to know any more."""
-        raise NotImplementedError
-
-
-class Counted(Held):
+class Counted(_Counting):
     """Its own tokens are counted."""
 
     __slots__ = ("_counting",)
@@ -168,27 +167,19 @@ class Counted(Held):
 
     def start(self) -> None:
         """Have it counted; the rest follows by itself."""
-        wish = self._wish
-        self._counting = self._desk.tokenizer.count(
-            wish.tenant,
-            wish.directory.config.engine_type,
-            wish.route.path,
-            wish.request.body,
-            shape=wish.shape,
-            done=self._done,
-        )
+        self._counting = have_counted(self._desk.tokenizer, self._wish, self._done)
 
     def _done(self, counts: tuple[Tokens, ...] | None) -> None:
         if self._leave():
             self._desk.tally.tokenizer_late += counts is None
             self._ask(self._clerk.exact(self._wish, counts))
 
-    def _cancel(self) -> None:
+    def _let_go(self, cause: Cause) -> None:  # noqa: ARG002 - it holds nothing that has a cause
         if self._counting is not None:
             self._counting.cancel()
 
 
-class Doubtful(Held):
+class Doubtful(_Counting):
     """Its tokens are known; those of others of its tenant are counted. It waits for them until `until`."""
 
     __slots__ = ("_awaited", "_prompts", "_until")
@@ -207,6 +198,6 @@ class Doubtful(Held):
         if self._leave():
             self._ask(self._prompts, self._until)
 
-    def _cancel(self) -> None:
+    def _let_go(self, cause: Cause) -> None:  # noqa: ARG002 - it holds nothing that has a cause
         if self._awaited is not None:
             self._desk.doubts.forget(self._awaited)

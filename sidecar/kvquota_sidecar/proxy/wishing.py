@@ -1,10 +1,11 @@
-"""A request that can be charged to a tenant, as it came."""
+"""A request that can be charged to a tenant, as it came, and the counting of its prompts."""
 
 from __future__ import annotations
 
 import msgspec
 
 from kvquota_sidecar.estimate.shape import Shape
+from kvquota_sidecar.proxy.counting import Counting, Done, Tokenizer
 from kvquota_sidecar.proxy.identity import Directory
 from kvquota_sidecar.proxy.reading import Request
 from kvquota_sidecar.proxy.request_ids import Name
@@ -22,3 +23,9 @@ class Wish(msgspec.Struct, frozen=True):
     directory: Directory
     shape: Shape
     client: Client
+
+
+def have_counted(tokenizer: Tokenizer, wish: Wish, done: Done) -> Counting:
+    """Have its prompts counted; `done` may be called before this returns."""
+    engine = wish.directory.config.engine_type
+    return tokenizer.count(wish.tenant, engine, wish.route.path, wish.request.body, shape=wish.shape, done=done)

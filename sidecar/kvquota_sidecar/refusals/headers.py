@@ -8,7 +8,6 @@ Invariants:
    in the head itself (it is no HTTP, too large, or announces a body that is not taken) nobody looks who sent it.
 2. `retry-after` is present exactly when a retry can help, in whole seconds from 1 to 60, never less than
    `retry-after-ms`.
-
 3. A 401 names the scheme that it is about.
 
 It does not know `content-type` and `content-length`: those belong to who writes the answer.

@@ -70,10 +70,10 @@ class Exposition:
     def render(self, with_tenants: bool) -> bytes:  # noqa: FBT001 - the one thing that a caller may or may not know
         """The text format; `with_tenants`: whether the reader may know the tenants' names."""
         registry = CollectorRegistry()
-        registry.register(_Families(lambda: self._families(with_tenants)))
+        registry.register(_Families(lambda: self._families(with_tenants=with_tenants)))
         return generate_latest(registry)
 
-    def _families(self, with_tenants: bool) -> Iterator[Metric]:  # noqa: FBT001
+    def _families(self, *, with_tenants: bool) -> Iterator[Metric]:
         report, vitals = self._report(with_tenants=with_tenants), self._vitals()
         yield from _process(self._tally, vitals)
         yield from _estimates(self._tally, vitals)
