@@ -41,7 +41,7 @@ def test_every_key_that_is_used_can_be_loaded_and_is_written_in_one_way(keys):
     assert read_jwks(canonical_jwks(used)) == used
 
 
-WHERE = Directory.of(config(), Who(PEPPER, keys={}, jwks=signing_set("ES256"), values={"a": "shop/search"}).identity())
+WHERE = Directory(config(), Who(PEPPER, keys={}, jwks=signing_set("ES256"), values={"a": "shop/search"}).identity())
 TOKEN = token()
 
 

@@ -21,7 +21,7 @@ def head(*headers: bytes, path: str = "/v1/completions") -> Head:
 
 
 def directory(**changes: object) -> Directory:
-    return Directory.of(config(**changes), identity(**{STRANGE: BATCH, "orphan": "shop/gone", SECOND: SEARCH}))
+    return Directory(config(**changes), identity(**{STRANGE: BATCH, "orphan": "shop/gone", SECOND: SEARCH}))
 
 
 CASES: dict[str, tuple[Head, str | Failure]] = {
@@ -123,11 +123,11 @@ def test_who_is_unknown_is_told_what_the_pool_takes_and_not_what_was_wrong() -> 
     assert directory().wanted == f"{begin}'Authorization: Bearer KEY'."
     assert directory(api_key_header="X-Our-Key").wanted == f"{begin}'X-Our-Key: KEY'."
     everything = Who(PEPPER, jwks=signing_set("ES256"), values={"search": SEARCH}).identity()
-    assert Directory.of(config(), everything).wanted == (
+    assert Directory(config(), everything).wanted == (
         f"{begin}'Authorization: Bearer KEY', or send a token of {ISSUER} as 'Authorization: Bearer TOKEN',"
         " or come through the gateway that this pool trusts."
     )
 
 
 def test_without_an_identity_nobody_is_known() -> None:
-    assert identify(head(b"Authorization: Bearer " + S), Directory.of(config(), None), NOW) == Failure.UNKNOWN
+    assert identify(head(b"Authorization: Bearer " + S), Directory(config(), None), NOW) == Failure.UNKNOWN

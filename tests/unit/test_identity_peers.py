@@ -15,7 +15,7 @@ VALUES = {"search": SEARCH, "the batch": BATCH, "gone": "shop/gone", "a,b": SEAR
 
 def directory(header="X-Tenant", values=VALUES, jwks=None, **changes):
     keys = {key: tenant for tenant, key in KEYS.items()}
-    return Directory.of(config(**changes), Who(PEPPER, keys=keys, jwks=jwks, values=values, header=header).identity())
+    return Directory(config(**changes), Who(PEPPER, keys=keys, jwks=jwks, values=values, header=header).identity())
 
 
 def named(*headers, **changes):

@@ -8,8 +8,9 @@ import pytest
 from identities import NOW, PEER_SECRET, Who, claims, head, signing_set, token
 from kvquota_sidecar.proxy.identity import Directory, Failure, identify, to_withhold
 from kvquota_sidecar.proxy.identity.identifying import STRANGER_SECONDS
+from kvquota_sidecar.proxy.identity.naming import Owner
 from kvquota_sidecar.proxy.identity.remembering import MAX_REMEMBERED, Remembered
-from kvquota_sidecar.proxy.identity.tokens import LEEWAY_SECONDS, Owner
+from kvquota_sidecar.proxy.identity.tokens import LEEWAY_SECONDS
 from sidecar_rig import BATCH, KEYS, PEPPER, SEARCH, config
 
 KEY, UNKNOWN = KEYS[SEARCH], Failure.UNKNOWN
@@ -17,7 +18,7 @@ KEY, UNKNOWN = KEYS[SEARCH], Failure.UNKNOWN
 
 def directory(keys=None):
     who = Who(PEPPER, keys=keys or {KEY: SEARCH}, jwks=signing_set("ES256"), values={"search": SEARCH})
-    return Directory.of(config(), who.identity())
+    return Directory(config(), who.identity())
 
 
 def bearer(text):
@@ -102,7 +103,7 @@ def test_what_is_noted_of_a_head_is_of_one_directory_and_of_one_time_only():
     before, after, late = directory(), directory({KEY: BATCH}), NOW + 3600
     assert [identify(key, each, NOW) for each in (before, after, before, before)] == [SEARCH, BATCH, SEARCH, SEARCH]
     assert [identify(signed, before, at) for at in (NOW, NOW, late, NOW)] == [SEARCH, SEARCH, UNKNOWN, SEARCH]
-    remove = Directory.of(config(authorization="Remove"), before.identity)
+    remove = Directory(config(authorization="Remove"), before.identity)
     kept = frozenset({b"authorization"})
     assert [kept <= to_withhold(key, each) for each in (before, before, remove, before)] == [False, False, True, False]
 
@@ -113,7 +114,7 @@ def test_a_head_that_names_nobody_is_looked_at_again_in_a_second():
     assert [identify(early, where, at) for at in now] == [UNKNOWN, UNKNOWN, SEARCH]
     two = head(b"Authorization: a", b"Authorization: b")
     assert [identify(two, where, at) for at in now] == [Failure.CONTRADICTION] * 3
-    stranger, anonymous = bearer("EMPTY"), Directory.of(config(anonymous_tenant=BATCH), None)
+    stranger, anonymous = bearer("EMPTY"), Directory(config(anonymous_tenant=BATCH), None)
     assert [identify(stranger, anonymous, at) for at in now] == [BATCH] * 3
 
 

@@ -28,14 +28,14 @@ from identities import (
 )
 from kvquota_sidecar.proxy.identity import Directory, Failure, identify, to_withhold
 from kvquota_sidecar.proxy.identity.tokens import LEEWAY_SECONDS, MAX_TOKEN_BYTES
-from sidecar_rig import BATCH, KEYS, PEPPER, SEARCH, config
+from sidecar_rig import BATCH, KEYS, PEPPER, SEARCH, config, share
 
 KEY_TEXT = {key: tenant for tenant, key in KEYS.items()}
 ES256 = signing_set("ES256")
 
 
 def directory(jwks=ES256, keys=KEY_TEXT, **changes):
-    return Directory.of(config(**changes), Who(PEPPER, keys=keys, jwks=jwks).identity())
+    return Directory(config(**changes), Who(PEPPER, keys=keys, jwks=jwks).identity())
 
 
 def bearer(text, *more, path="/v1/completions"):
@@ -185,6 +185,17 @@ def test_the_key_is_that_of_the_tokens_id_and_without_one_the_only_one():
     assert [known(token(number=number), both) for number in (0, 1)] == [SEARCH, SEARCH]
     assert known(token(number=1, kid="k0"), both) == Failure.UNKNOWN
     assert (known(token(kid=None), both), known(token(kid=None))) == (Failure.UNKNOWN, SEARCH)
+
+
+def test_of_keys_without_an_id_the_one_for_the_tokens_algorithm_counts():
+    nameless = directory(json.dumps({"keys": [public_jwk("RSA", alg="RS256"), public_jwk("P-256")]}))
+    assert [known(token(algorithm=each, kid=None), nameless) for each in ("RS256", "ES256")] == [SEARCH, SEARCH]
+    assert known(token(algorithm="RS384", kid=None), nameless) == Failure.UNKNOWN
+
+
+def test_a_number_names_no_tenant_though_one_is_called_so():
+    where = Directory(config(share("shop/5", soft=0, hard=8)), Who(PEPPER, jwks=ES256).identity())
+    assert [known(token(claims(tenant=each)), where) for each in ("5", 5)] == ["shop/5", Failure.UNKNOWN]
 
 
 def test_a_token_ends_though_it_was_known_before():

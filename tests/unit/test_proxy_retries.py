@@ -8,8 +8,8 @@ from kvquota_sidecar.proxy.retries import MAX_BYTES, MAX_KEPT, Retries
 from sidecar_rig import config
 
 PATH = "/v1/completions"
-HERE = Directory.of(config(), None)
-ELSEWHERE = Directory.of(config(), None)
+HERE = Directory(config(), None)
+ELSEWHERE = Directory(config(), None)
 
 
 def body(number: int = 0, size: int = 1) -> bytes:

@@ -6,9 +6,8 @@ from typing import Final
 
 from kvquota_api.pod_config import PodConfig, PoolIdentity
 from kvquota_sidecar.proxy.head import Headers
-from kvquota_sidecar.proxy.identity.naming import NOBODY, Keys, Peer, Tokens
+from kvquota_sidecar.proxy.identity.naming import NOBODY, Keys, Owner, Peer, tokens_of
 from kvquota_sidecar.proxy.identity.remembering import Remembered
-from kvquota_sidecar.proxy.identity.tokens import Owner
 
 ANTHROPIC_KEY_HEADER: Final = b"x-api-key"
 PEER_SECRET_HEADER: Final = b"x-kvquota-peer-secret"  # of ours, so it is never passed on
@@ -48,13 +47,9 @@ class Directory:
         self.remembered = Remembered(b"" if identity is None else identity.pepper.encode())
         self.peer = None if identity is None or peer is None else Peer(peer, identity.pepper)
         self._keys = None if identity is None else Keys(identity)
-        self._tokens = None if identity is None else Tokens.of(identity)
+        self._tokens = None if identity is None else tokens_of(identity)
         self._places = (own,) if self._tokens is None else (own, _AUTHORIZATION)
         self.wanted = _wanted(config, identity)
-
-    @classmethod
-    def of(cls, config: PodConfig, identity: PoolIdentity | None) -> Directory:
-        return cls(config, identity)
 
     def priority(self, tenant: str) -> int:
         """Of a tenant that the config knows: 0 to 1000, higher is more important."""

@@ -24,8 +24,7 @@ import msgspec
 
 from kvquota_sidecar.proxy.head import Head, Headers
 from kvquota_sidecar.proxy.identity.directory import MISSPELT, PEER_SECRET_HEADER, Directory
-from kvquota_sidecar.proxy.identity.naming import NOBODY
-from kvquota_sidecar.proxy.identity.tokens import Owner
+from kvquota_sidecar.proxy.identity.naming import NOBODY, Owner
 
 
 class Failure(Enum):

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import hmac
-from typing import Final
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
-from kvquota_api.jwks import JwksError, read_jwks
-from kvquota_api.pod_config import JwtIssuer, PoolIdentity, TrustedPeer, key_digest
-from kvquota_sidecar.proxy.identity.tokens import Owner, named_by, signing_key, take_apart
+from kvquota_api.jwks import JwksError
+from kvquota_api.pod_config import PoolIdentity, TrustedPeer, key_digest
+
+if TYPE_CHECKING:
+    from kvquota_sidecar.proxy.identity.tokens import Tokens
 
 MAX_KEY_BYTES: Final = 4096  # hashed where it was not seen before; real keys have under 200
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whom a credential names, "" for nobody, and until when (Unix seconds)."""
+
+    tenant: str
+    until: float = math.inf
+
+
 NOBODY: Final = Owner("")
 
 
@@ -26,33 +40,16 @@ class Keys:
         return Owner(self._identity.api_keys.get(key_digest(self._identity.pepper, text), ""))
 
 
-class Tokens:
-    """Tokens of one issuer."""
+def tokens_of(identity: PoolIdentity) -> Tokens | None:
+    """Its issuer's tokens; None where the pool takes none, or has no key for them that this version can read."""
+    if identity.jwt is None:
+        return None
+    from kvquota_sidecar.proxy.identity.tokens import Tokens  # noqa: PLC0415 - 9 MiB that others save
 
-    def __init__(self, issuer: JwtIssuer) -> None:
-        from kvquota_sidecar.proxy.identity.signatures import Signatures  # noqa: PLC0415 - 9 MiB that others save
-
-        self._issuer = issuer
-        self._keys = read_jwks(issuer.keys)
-        self._signatures = Signatures()
-
-    @classmethod
-    def of(cls, identity: PoolIdentity) -> Tokens | None:
-        """None where the pool takes none, or its keys are none that this version can read."""
-        try:
-            return None if identity.jwt is None else cls(identity.jwt)
-        except JwksError:
-            return None
-
-    def owner(self, credential: bytes, now: float) -> Owner:
-        token = take_apart(credential)
-        key = None if token is None else signing_key(token, self._keys)
-        if token is None or key is None:
-            return NOBODY
-        named = named_by(token, self._issuer, now)
-        if named is None or not self._signatures.is_good(token.signed, token.signature, key, token.algorithm):
-            return NOBODY
-        return named
+    try:
+        return Tokens(identity.jwt)
+    except JwksError:
+        return None
 
 
 class Peer:

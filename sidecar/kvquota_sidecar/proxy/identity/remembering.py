@@ -12,7 +12,7 @@ import hashlib
 from typing import Final
 
 from kvquota_sidecar.proxy.head import Headers
-from kvquota_sidecar.proxy.identity.tokens import Owner
+from kvquota_sidecar.proxy.identity.naming import Owner
 
 MAX_REMEMBERED: Final = 4096  # sets of credentials, of about 300 bytes each
 
