@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -40,20 +41,38 @@ ALONE = frozenset({"refuse"})  # parts in which the peers have nothing to show
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Own options, and those that are passed to proxybench."""
     cli = argparse.ArgumentParser(prog="tests/bench", description="Measure the sidecar beside known proxies.")
-    cli.add_argument("--parts", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
-    cli.add_argument("--peers", default=PEERS)
-    cli.add_argument("--tests", default=TESTS, help="of the part compare")
-    cli.add_argument("--rounds", default="3")
-    cli.add_argument("--python", default=sys.executable, help="runs the sidecar, with the packages of this environment")
-    cli.add_argument("--out", type=Path, default=OUT)
+    cli.add_argument("--parts", type=parts, default=list(PARTS), help=f"what is measured, of {','.join(PARTS)} (all)")
+    cli.add_argument("--peers", default=PEERS, help="the proxies beside it (%(default)s)")
+    cli.add_argument("--tests", default=TESTS, help="of the part compare (%(default)s)")
+    cli.add_argument("--rounds", default="3", help="of each part (%(default)s)")
+    cli.add_argument(
+        "--python", type=program, default=sys.executable, help="runs the sidecar, with this environment's packages"
+    )
+    cli.add_argument("--out", type=Path, default=OUT, help="the file of all figures (%(default)s)")
     return cli.parse_known_args(arguments)
+
+
+def parts(text: str) -> list[str]:
+    """Names of `PARTS`, separated by commas."""
+    names = text.split(",")
+    if unknown := [name for name in names if name not in PARTS]:
+        raise argparse.ArgumentTypeError(f"there is no part {', '.join(unknown)}; name some of {','.join(PARTS)}")
+    return names
+
+
+def program(text: str) -> str:
+    """The path of a program that there is."""
+    found = shutil.which(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"there is no program {text}; give the path of another Python of this version")
+    return found
 
 
 def main(arguments: Sequence[str]) -> int:
     options, others = parse(arguments)
     search = [word for folder in peers.folders() for word in ("--search", str(folder))]
     found: dict[str, Any] = {"python": python_of(options.python)}
-    for part in options.parts.split(","):
+    for part in options.parts:
         print(f"bench: {part}", file=sys.stderr, flush=True)
         measured = measure(part, options, [*search, *others])
         if measured is None:

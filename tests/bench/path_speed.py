@@ -8,6 +8,7 @@ are.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import cProfile
 import io
@@ -131,10 +132,13 @@ def show_profile(work: Callable[[], None]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    wanted = [kind for kind in KINDS if kind in arguments] or KINDS
-    for kind in wanted:
+    cli = argparse.ArgumentParser(prog="path_speed.py", description="Measure what the sidecar's own Python costs.")
+    cli.add_argument("kind", nargs="?", choices=KINDS, help="all where none is named")
+    cli.add_argument("--profile", action="store_true", help="show where the time goes")
+    options = cli.parse_args(arguments)
+    for kind in [options.kind] if options.kind else KINDS:
         with tempfile.TemporaryDirectory(prefix="kvquota-bench-") as folder:
-            asyncio.run(measure(kind, Path(folder), profile="--profile" in arguments))
+            asyncio.run(measure(kind, Path(folder), profile=options.profile))
 
 
 if __name__ == "__main__":

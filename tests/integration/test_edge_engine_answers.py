@@ -5,12 +5,11 @@ import asyncio
 from dataclasses import dataclass
 
 import pytest
-import uvloop
 
 from kvquota_sidecar.proxy.engine_side import EngineLink
 from raw_client import Got, RawClient, Reads, every_cut
 from raw_engine import RawEngine, frame
-from sidecar_rig import SEARCH, Running, both_ends, chat, config, post, share
+from sidecar_rig import SEARCH, Running, both_ends, chat, config, on_the_programs_loop, post, share
 
 OK = b"HTTP/1.1 200 OK\r\n"
 JSON = b"Content-Type: application/json\r\n"
@@ -52,20 +51,14 @@ class Engine:
         return await got
 
 
-def said(data: bytes, monkeypatch: pytest.MonkeyPatch) -> Got:
+async def said(data: bytes, monkeypatch: pytest.MonkeyPatch) -> Got:
     """What the client gets of `data`, the same however it is cut."""
-
-    async def scene() -> list[Got]:
-        reads = Reads()
-        reads.watch(EngineLink, "sockname", monkeypatch)
-        async with both_ends(wanted=ROOMY) as (running, engine):
-            it = Engine(running, engine, reads)
-            seen = [await it.answers(parts) for parts in every_cut(data)]
-            await running.idle()
-            return seen
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        first, *others = [_lasting(each) for each in runner.run(scene())]
+    reads = Reads()
+    reads.watch(EngineLink, "sockname", monkeypatch)
+    async with both_ends(wanted=ROOMY) as (running, engine):
+        it = Engine(running, engine, reads)
+        first, *others = [_lasting(await it.answers(parts)) for parts in every_cut(data)]
+        await running.idle()
     assert [each for each in others if each != first] == []
     return first
 
@@ -101,8 +94,11 @@ GOOD = {
 
 
 @pytest.mark.parametrize(("data", "body"), GOOD.values(), ids=GOOD)
-def test_a_good_answer_is_the_same_however_it_comes(data: bytes, body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    got = said(data, monkeypatch)
+@on_the_programs_loop
+async def test_a_good_answer_is_the_same_however_it_comes(
+    data: bytes, body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got = await said(data, monkeypatch)
     assert (got.status, got.body) == (200, body)
     framing = {"content-length"} if "content-length" in got.headers else {"transfer-encoding"}
     ours = {"ratelimit-policy", *(f"x-kvquota-{name}" for name in OF_THE_ROOM)}
@@ -124,7 +120,8 @@ BAD = {
 
 
 @pytest.mark.parametrize("data", BAD.values(), ids=BAD)
-def test_a_bad_answer_is_a_502_and_nothing_of_it_is_shown(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    got = said(data, monkeypatch)
+@on_the_programs_loop
+async def test_a_bad_answer_is_a_502_and_nothing_of_it_is_shown(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    got = await said(data, monkeypatch)
     assert (got.status, got.body) == (502, b"engine_error")
     assert not {"x", "set-cookie", "upgrade"} & set(got.headers)

@@ -4,22 +4,20 @@ Each of them is followed by another request on the same connection, which only a
 key is a good one, so whatever is refused is refused for its form. The engine sees nothing of it.
 """
 
-import asyncio
 import gzip
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import uvloop
 
 from kvquota_sidecar.proxy.client_side import ClientConnection
 from raw_client import Reads, Replays
 from raw_engine import EngineConnection, echoing
-from sidecar_rig import BATCH, SEARCH, Running, both_ends, config, identity, share, sync_request
+from sidecar_rig import BATCH, SEARCH, Running, both_ends, config, identity, on_the_programs_loop, share, sync_request
 
 LINE = b"POST /v1/completions HTTP/1.1\r\n"
 HOST = b"Host: a\r\n"
@@ -90,6 +88,13 @@ class Edge:
         assert [each for each in others if each != first] == []
         return first
 
+    async def kept_out(self, data: bytes) -> list[Answered]:
+        """The same, of what the engine sees nothing of and no tenant is charged for."""
+        found = await self.said(data)
+        assert self.seen == []
+        assert self.admitted() == [0, 0]
+        return found
+
     def admitted(self) -> list[int]:
         """How many requests of each tenant."""
         return [each.total.admitted for each in self.running.report().tenants]
@@ -104,11 +109,6 @@ async def edge(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Edge]:
         reads.watch(ClientConnection, "peername", monkeypatch)
         yield Edge(running, Replays(bind.host, bind.port, reads), seen, engine.authority)
         await running.idle()
-
-
-def on_the_programs_loop(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(scene())
 
 
 def with_body(*lines: bytes, body: bytes = BODY) -> bytes:
@@ -161,17 +161,13 @@ CLOSED = {
 
 
 @pytest.mark.parametrize("data", CLOSED.values(), ids=CLOSED)
-def test_what_two_readers_could_read_differently_is_a_400_and_the_end(
+@on_the_programs_loop
+async def test_what_two_readers_could_read_differently_is_a_400_and_the_end(
     data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene() -> None:
-        async with edge(monkeypatch) as it:
-            (got,) = await it.said(data)
-            assert it.seen == []
-            assert it.admitted() == [0, 0]
-        assert (got.outcome, got.headers["connection"]) == ((400, "malformed_request"), "close")
-
-    on_the_programs_loop(scene)
+    async with edge(monkeypatch) as it:
+        (got,) = await it.kept_out(data)
+    assert (got.outcome, got.headers["connection"]) == ((400, "malformed_request"), "close")
 
 
 COMPRESSED = gzip.compress(b" " * (1 << 20), mtime=0)
@@ -193,17 +189,13 @@ OTHERWISE = {
 
 
 @pytest.mark.parametrize(("data", "expected"), OTHERWISE.values(), ids=OTHERWISE)
-def test_what_is_not_taken_at_all_is_the_end_too(
+@on_the_programs_loop
+async def test_what_is_not_taken_at_all_is_the_end_too(
     data: bytes, expected: tuple[int, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene() -> None:
-        async with edge(monkeypatch) as it:
-            (got,) = await it.said(data)
-            assert it.seen == []
-            assert it.admitted() == [0, 0]
-        assert (got.outcome, got.headers["connection"]) == (expected, "close")
-
-    on_the_programs_loop(scene)
+    async with edge(monkeypatch) as it:
+        (got,) = await it.kept_out(data)
+    assert (got.outcome, got.headers["connection"]) == (expected, "close")
 
 
 ELSEWHERE = {
@@ -217,15 +209,13 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize("start", ELSEWHERE.values(), ids=ELSEWHERE)
-def test_what_is_no_route_is_a_404_and_the_connection_stays(start: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene() -> None:
-        async with edge(monkeypatch) as it:
-            got = await it.said(start + b" HTTP/1.1\r\n" + HOST + WHO + b"\r\n")
-            assert it.seen == []
-            assert it.admitted() == [0, 0]
-        assert [each.outcome for each in got] == [NOWHERE, NOWHERE]
-
-    on_the_programs_loop(scene)
+@on_the_programs_loop
+async def test_what_is_no_route_is_a_404_and_the_connection_stays(
+    start: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with edge(monkeypatch) as it:
+        got = await it.kept_out(start + b" HTTP/1.1\r\n" + HOST + WHO + b"\r\n")
+    assert [each.outcome for each in got] == [NOWHERE, NOWHERE]
 
 
 def of_fields(fields: bytes) -> bytes:
@@ -251,17 +241,13 @@ NEVER_ONE_READING = {
 
 
 @pytest.mark.parametrize("body", NEVER_ONE_READING.values(), ids=NEVER_ONE_READING)
-def test_a_body_that_engine_and_books_could_read_differently_is_a_400_and_the_connection_stays(
+@on_the_programs_loop
+async def test_a_body_that_engine_and_books_could_read_differently_is_a_400_and_the_connection_stays(
     body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene() -> None:
-        async with edge(monkeypatch) as it:
-            got = await it.said(with_body(b"Content-Length: %d" % len(body), body=body))
-            assert it.seen == []
-            assert it.admitted() == [0, 0]
-        assert [each.outcome for each in got] == [(400, "malformed_request"), NOWHERE]
-
-    on_the_programs_loop(scene)
+    async with edge(monkeypatch) as it:
+        got = await it.kept_out(with_body(b"Content-Length: %d" % len(body), body=body))
+    assert [each.outcome for each in got] == [(400, "malformed_request"), NOWHERE]
 
 
 TAKEN = {
@@ -291,57 +277,51 @@ TAKEN = {
 
 
 @pytest.mark.parametrize("data", TAKEN.values(), ids=TAKEN)
-def test_what_has_one_reading_reaches_the_engine_in_one_form_and_is_counted_once(
+@on_the_programs_loop
+async def test_what_has_one_reading_reaches_the_engine_in_one_form_and_is_counted_once(
     data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the client's form was: the engine's address, path and headers are this program's own."""
 
-    async def scene() -> None:
-        async with edge(monkeypatch) as it:
-            got = await it.said(data)
-            assert it.admitted() == [len(it.seen), 0]
-            sent = got[0].body
-        assert [each.outcome for each in got] == [(200, ""), NOWHERE]
-        assert sent["line"] == "POST /v1/completions HTTP/1.1"
-        assert sent["headers"] == {
-            "host": it.authority,
-            "authorization": "Bearer k",
-            "x-vllm-priority": sent["headers"]["x-vllm-priority"],
-            "content-length": str(len(sent["body"])),
-        }
-        assert sent["headers"]["x-vllm-priority"] >= "0"
-        assert set(json.loads(sent["body"])) == {"model", "prompt", "max_tokens", "priority", "cache_salt"}
-
-    on_the_programs_loop(scene)
+    async with edge(monkeypatch) as it:
+        got = await it.said(data)
+        assert it.admitted() == [len(it.seen), 0]
+        sent = got[0].body
+    assert [each.outcome for each in got] == [(200, ""), NOWHERE]
+    assert sent["line"] == "POST /v1/completions HTTP/1.1"
+    assert sent["headers"] == {
+        "host": it.authority,
+        "authorization": "Bearer k",
+        "x-vllm-priority": sent["headers"]["x-vllm-priority"],
+        "content-length": str(len(sent["body"])),
+    }
+    assert sent["headers"]["x-vllm-priority"] >= "0"
+    assert set(json.loads(sent["body"])) == {"model", "prompt", "max_tokens", "priority", "cache_salt"}
 
 
-def test_two_that_come_at_once_are_answered_in_order_each_counted_once_and_each_as_its_own_tenant(
+@on_the_programs_loop
+async def test_two_that_come_at_once_are_answered_in_order_each_counted_once_and_each_as_its_own_tenant(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bodies = [of_fields(b'"max_tokens":%d' % limit) for limit in (1, 2, 3)]
     first, third = (with_body(b"Content-Length: %d" % len(body), body=body) for body in bodies[::2])
     chunked = with_body(CHUNKED, body=b"%x\r\n%b\r\n0\r\n\r\n" % (len(bodies[1]), bodies[1]))
 
-    async def scene() -> None:
-        async with edge(monkeypatch) as it:
-            got = await it.said(first + chunked.replace(b"Bearer k", b"Bearer b") + third)
-            assert it.admitted() == [2 * len(it.seen) // 3, len(it.seen) // 3]
-        assert [each.outcome for each in got] == [(200, "")] * 3 + [NOWHERE]
-        assert [json.loads(each.body["body"])["max_tokens"] for each in got[:3]] == [1, 2, 3]
-        assert [each.body["headers"]["authorization"] for each in got[:3]] == ["Bearer k", "Bearer b", "Bearer k"]
-
-    on_the_programs_loop(scene)
+    async with edge(monkeypatch) as it:
+        got = await it.said(first + chunked.replace(b"Bearer k", b"Bearer b") + third)
+        assert it.admitted() == [2 * len(it.seen) // 3, len(it.seen) // 3]
+    assert [each.outcome for each in got] == [(200, "")] * 3 + [NOWHERE]
+    assert [json.loads(each.body["body"])["max_tokens"] for each in got[:3]] == [1, 2, 3]
+    assert [each.body["headers"]["authorization"] for each in got[:3]] == ["Bearer k", "Bearer b", "Bearer k"]
 
 
-def test_what_follows_a_refused_one_is_not_read_as_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_the_programs_loop
+async def test_what_follows_a_refused_one_is_not_read_as_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """The body of one that two readers frame differently is a request to one of them."""
     hidden = with_body(b"Content-Length: " + SIZE)
     data = with_body(b"Content-Length: %d" % (5 + len(hidden)), CHUNKED, body=b"0\r\n\r\n" + hidden)
 
-    async def scene() -> None:
-        async with edge(monkeypatch) as it:
-            got = await it.said(with_body(b"Content-Length: " + SIZE) + data)
-            assert it.admitted() == [len(it.seen), 0]
-        assert [each.outcome for each in got] == [(200, ""), (400, "malformed_request")]
-
-    on_the_programs_loop(scene)
+    async with edge(monkeypatch) as it:
+        got = await it.said(with_body(b"Content-Length: " + SIZE) + data)
+        assert it.admitted() == [len(it.seen), 0]
+    assert [each.outcome for each in got] == [(200, ""), (400, "malformed_request")]

@@ -1,15 +1,10 @@
 """A client that goes, however it goes and wherever its request is: nothing of it stays, here or in the engine."""
 
 import asyncio
-import socket
-import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
-import anthropic
-import openai
 import pytest
 
 from kvquota_api.amounts import Blocks
@@ -17,10 +12,9 @@ from kvquota_api.pod_config import Ladder
 from kvquota_fakeengine.server import FakeEngineServer
 from kvquota_fakeengine.settings import EngineSettings
 from kvquota_sidecar.ledger.asking import EngineSample
-from raw_client import RawClient
+from raw_client import LEAVING, RawClient
 from sidecar_rig import (
     BATCH,
-    KEYS,
     SEARCH,
     Running,
     begun_stream,
@@ -33,21 +27,9 @@ from sidecar_rig import (
     running_sidecar,
     share,
 )
+from sidecar_sdks import RETRIES, SDKS, Call, Sdk, seen_by
 
 PATH = "/v1/completions"
-
-
-def by_fin(client: RawClient) -> None:
-    client.writer.close()
-
-
-def by_reset(client: RawClient) -> None:
-    raw = client.writer.get_extra_info("socket")
-    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    client.reset()
-
-
-LEAVING = {"by FIN": by_fin, "by RST": by_reset}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,34 +117,16 @@ async def test_a_client_that_goes_leaves_nothing_behind(
         it.running.sidecar.books.check_integrity()
 
 
-def _chat_of_openai(url: str, stream: bool) -> Any:
-    messages: Any = [{"role": "user", "content": "hello"}]
-    client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEYS[SEARCH])
-    create: Any = client.chat.completions.create
-    return client, create(model="tiny", messages=messages, max_tokens=16, stream=stream)
-
-
-def _messages_of_anthropic(url: str, stream: bool) -> Any:
-    messages: Any = [{"role": "user", "content": "hello"}]
-    client = anthropic.AsyncAnthropic(base_url=url, api_key=KEYS[SEARCH])
-    create: Any = client.messages.create
-    return client, create(model="tiny", messages=messages, max_tokens=16, stream=stream)
-
-
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize("call", [_chat_of_openai, _messages_of_anthropic])
+@pytest.mark.parametrize("sdk", SDKS.values(), ids=SDKS)
 @on_both_loops
-async def test_a_call_that_its_program_gives_up_ends_in_the_engine_too(
-    call: Callable[[str, bool], Any], stream: bool
-) -> None:
-    async with both_ends() as (running, engine):
-        client, asking = call(running.url, stream)
-        async with client:
-            task = asyncio.ensure_future(asking)
-            upstream = await engine.next()
-            task.cancel()
-            await upstream.gone()
-            await running.idle()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+async def test_a_call_that_its_program_gives_up_ends_in_the_engine_too(sdk: Sdk, stream: bool) -> None:
+    async with both_ends() as (running, engine), seen_by() as (http, _):
+        task = asyncio.ensure_future(sdk.ask(running.url, Call(stream=stream), RETRIES, http))
+        upstream = await engine.next()
+        task.cancel()
+        await upstream.gone()
+        await running.idle()
+        with pytest.raises(asyncio.CancelledError):
+            await task
         assert [line["event"] for line in running.events("client_gone")] == ["client_gone"]

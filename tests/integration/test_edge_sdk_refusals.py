@@ -3,16 +3,14 @@ again, and how long they wait before they do."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-import anthropic
 import anyio
 import httpx2
 import msgspec
-import openai
 import pytest
 
 from kvquota_api.amounts import Blocks
@@ -35,107 +33,7 @@ from sidecar_rig import (
     post,
     share,
 )
-
-RETRIES = 2
-Answers = list[httpx2.Response]
-
-
-# The clients.
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One request. `limit` is its output's, in tokens; `body` and `headers` come on top."""
-
-    limit: int = 32
-    text: str = "hello"
-    stream: bool = False
-    key: str = KEYS[SEARCH]
-    body: dict[str, Any] = field(default_factory=dict)
-    headers: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def extra(self) -> dict[str, Any]:
-        return {"stream": self.stream, "extra_body": self.body, "extra_headers": self.headers}
-
-
-@dataclass(frozen=True, slots=True)
-class Sdk:
-    """A client and the API that it calls. `errors`: what it raises for a status; any other is a `base`."""
-
-    ask: Callable[..., Any]
-    base: type[Exception]
-    errors: Mapping[int, type[Exception]]
-    shown: Callable[[Any], tuple[str | None, str | None]]  # code and type, where its users find them
-    is_anthropic: bool = False
-
-
-def _openai(url: str, call: Call, retries: int, http: httpx2.AsyncClient) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=call.key, max_retries=retries, http_client=http)
-
-
-def _chat(url: str, call: Call, retries: int, http: httpx2.AsyncClient) -> Any:
-    messages: Any = [{"role": "user", "content": call.text}]
-    create: Any = _openai(url, call, retries, http).chat.completions.create
-    return create(model="tiny", messages=messages, max_tokens=call.limit, **call.extra)
-
-
-def _responses(url: str, call: Call, retries: int, http: httpx2.AsyncClient) -> Any:
-    create: Any = _openai(url, call, retries, http).responses.create
-    return create(model="tiny", input=call.text, max_output_tokens=call.limit, **call.extra)
-
-
-def _messages(url: str, call: Call, retries: int, http: httpx2.AsyncClient) -> Any:
-    client = anthropic.AsyncAnthropic(base_url=url, api_key=call.key, max_retries=retries, http_client=http)
-    messages: Any = [{"role": "user", "content": call.text}]
-    create: Any = client.messages.create
-    return create(model="tiny", messages=messages, max_tokens=call.limit, **call.extra)
-
-
-OPENAI_ERRORS: Mapping[int, type[Exception]] = {
-    400: openai.BadRequestError,
-    401: openai.AuthenticationError,
-    404: openai.NotFoundError,
-    429: openai.RateLimitError,
-    502: openai.InternalServerError,
-    503: openai.InternalServerError,
-    504: openai.InternalServerError,
-}
-ANTHROPIC_ERRORS: Mapping[int, type[Exception]] = {
-    400: anthropic.BadRequestError,
-    401: anthropic.AuthenticationError,
-    404: anthropic.NotFoundError,
-    429: anthropic.RateLimitError,
-    502: anthropic.InternalServerError,
-}
-
-
-def _of_openai(error: openai.APIError) -> tuple[str | None, str | None]:
-    return error.code, error.type
-
-
-def _of_anthropic(error: anthropic.APIStatusError) -> tuple[str | None, str | None]:
-    body: Any = error.body
-    return body["error"]["code"], error.type
-
-
-SDKS = {
-    "chat of OpenAI": Sdk(_chat, openai.APIStatusError, OPENAI_ERRORS, _of_openai),
-    "responses of OpenAI": Sdk(_responses, openai.APIStatusError, OPENAI_ERRORS, _of_openai),
-    "messages of Anthropic": Sdk(_messages, anthropic.APIStatusError, ANTHROPIC_ERRORS, _of_anthropic, True),
-}
-
-
-@asynccontextmanager
-async def seen_by(**more: Any) -> AsyncIterator[tuple[httpx2.AsyncClient, Answers]]:
-    """The client's own connections, and the answers that came over them."""
-    answers: Answers = []
-
-    async def keep(response: httpx2.Response) -> None:
-        answers.append(response)
-
-    async with httpx2.AsyncClient(event_hooks={"response": [keep]}, timeout=20.0, **more) as http:
-        yield http, answers
+from sidecar_sdks import RETRIES, SDKS, Answers, Call, Sdk, seen_by
 
 
 @pytest.fixture
@@ -211,13 +109,16 @@ def with_context(tokens: int) -> TenantShare:
     return msgspec.structs.replace(share(SEARCH, soft=400, hard=1000), max_context_tokens=tokens)
 
 
+HELLO = Call()
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """A refusal: how it comes about, what is asked, and whether the tenant is known by then."""
 
     code: Code
     stage: Stage
-    call: Call = Call()
+    call: Call = HELLO
     knows_the_tenant: bool = True
 
 
@@ -239,7 +140,7 @@ ROWS = [
     ),
     Row(Code.NOT_SUPPORTED_UNDER_QUOTA, plain(), Call(body={"kv_transfer_params": {}})),
     Row(Code.MALFORMED_REQUEST, plain(), Call(body={"model": 5})),
-    Row(Code.REQUEST_TOO_LARGE, plain(patience=Patience(max_body_bytes=64)), knows_the_tenant=False),
+    Row(Code.REQUEST_TOO_LARGE, plain(patience=Patience(max_body_bytes=32)), knows_the_tenant=False),
     Row(Code.UNSUPPORTED_ENCODING, plain(), Call(headers={"Content-Encoding": "gzip"}), knows_the_tenant=False),
     Row(Code.EXPECTATION_FAILED, plain(), Call(headers={"Expect": "200-ok"}), knows_the_tenant=False),
     Row(Code.HEADERS_TOO_LARGE, plain(), Call(headers={"X-Large": "x" * 40_000}), knows_the_tenant=False),
@@ -367,13 +268,6 @@ async def _again(engine: RawEngine) -> EngineConnection:
         await asyncio.sleep(0.01)
 
 
-GOOD: dict[Callable[..., Any], dict[str, Any]] = {
-    _chat: {"id": "c", "object": "chat.completion", "created": 1, "model": "tiny", "choices": []},
-    _responses: {"id": "r", "object": "response", "created_at": 1, "model": "tiny", "output": []},
-    _messages: {"id": "m", "type": "message", "role": "assistant", "model": "tiny", "content": []},
-}
-
-
 @pytest.mark.parametrize("sdk", SDKS.values(), ids=SDKS)
 async def test_one_that_was_ended_before_its_first_byte_comes_back_and_is_served(
     sdk: Sdk, monkeypatch: pytest.MonkeyPatch
@@ -401,51 +295,9 @@ async def test_one_that_was_ended_before_its_first_byte_comes_back_and_is_served
             await engine.next()
             gauge(40)
             newcomer.send(post(completion(30), "/v1/completions"))
-            (await _again(engine)).answer(json.dumps(GOOD[sdk.ask]).encode())
+            (await _again(engine)).answer(json.dumps(sdk.good).encode())
             assert (await asking).model == "tiny"
         await running.idle()
     assert [each.status_code for each in answers] == [503, 200]
     assert answers[0].headers["x-kvquota-code"] == "kv_evicted"
     assert waited == [float(answers[0].headers["retry-after-ms"]) / 1000]
-
-
-# What is told with good answers.
-
-ROOM = {
-    "ratelimit-policy": '"kv";q=16000;qu="kv-tokens", "concurrency";q=9;qu="concurrent-requests"',
-    "x-kvquota-soft-tokens": "6400",
-    "x-kvquota-hard-tokens": "16000",
-    "x-kvquota-in-flight": "1",
-    "x-kvquota-rung": "Normal",
-}
-EVENTS: dict[Callable[..., Any], bytes] = {
-    _chat: b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\ndata: [DONE]\n\n',
-    _responses: b'event: response.completed\ndata: {"type":"response.completed","response":{"id":"r"}}\n\n',
-    _messages: b'event: message_stop\ndata: {"type":"message_stop"}\n\n',
-}
-
-
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize("sdk", SDKS.values(), ids=SDKS)
-async def test_a_good_answer_carries_the_tenants_room_and_says_nothing_of_retries(sdk: Sdk, stream: bool) -> None:
-    """It is that of the beginning of the answer, when this request still holds what it was admitted with."""
-    limited = config(share(SEARCH, soft=400, hard=1000, concurrent=9))
-    async with both_ends(wanted=limited) as (running, engine), seen_by() as (http, answers):
-        asking = asyncio.ensure_future(sdk.ask(running.url, Call(stream=stream), RETRIES, http))
-        upstream = await engine.next()
-        if stream:
-            upstream.begin_stream()
-            upstream.chunk(EVENTS[sdk.ask])
-            upstream.send(b"0\r\n\r\n")
-            upstream.done()
-            assert len([event async for event in await asking]) == 1
-        else:
-            upstream.answer(json.dumps(GOOD[sdk.ask]).encode())
-            await asking
-        await running.idle()
-    (answer,) = answers
-    said, used = answer.headers, int(answer.headers["x-kvquota-used-tokens"])
-    assert {name: said[name] for name in ROOM} == ROOM
-    assert used > 0
-    assert said["ratelimit"] == f'"kv";r={16000 - used}, "concurrency";r=8'
-    assert not {"retry-after", "retry-after-ms", "x-should-retry", "x-kvquota-code"} & set(said)

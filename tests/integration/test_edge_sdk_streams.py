@@ -2,7 +2,6 @@
 its code, always, and never an answer that looks complete. None of them asks again by itself."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -31,82 +30,7 @@ from sidecar_rig import (
     post,
     share,
 )
-
-MESSAGES: Any = [{"role": "user", "content": "hello"}]
-
-
-# The clients.
-
-
-@dataclass(frozen=True, slots=True)
-class Sdk:
-    """A client: how it asks for a stream of at most so many tokens, and what it sees of the engine's words."""
-
-    path: str
-    ask: Callable[..., Any]
-    token: bytes  # an event of one token
-    error: type[Exception]
-
-
-Http = httpx2.AsyncClient
-
-
-def _openai(url: str, key: str, http: Http) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, http_client=http)
-
-
-def _chat(url: str, key: str, http: Http, limit: int) -> Any:
-    create: Any = _openai(url, key, http).chat.completions.create
-    return create(model="tiny", messages=MESSAGES, max_tokens=limit, stream=True)
-
-
-def _completion(url: str, key: str, http: Http, limit: int) -> Any:
-    create: Any = _openai(url, key, http).completions.create
-    return create(model="tiny", prompt="hello", max_tokens=limit, stream=True)
-
-
-def _response(url: str, key: str, http: Http, limit: int) -> Any:
-    create: Any = _openai(url, key, http).responses.create
-    return create(model="tiny", input="hello", max_output_tokens=limit, stream=True)
-
-
-def _message(url: str, key: str, http: Http, limit: int) -> Any:
-    client = anthropic.AsyncAnthropic(base_url=url, api_key=key, http_client=http)
-    create: Any = client.messages.create
-    return create(model="tiny", messages=MESSAGES, max_tokens=limit, stream=True)
-
-
-def event(name: str, **more: Any) -> bytes:
-    return f"event: {name}\ndata: {json.dumps({'type': name, **more})}\n\n".encode()
-
-
-SDKS = {
-    "chat of OpenAI": Sdk(
-        "/v1/chat/completions",
-        _chat,
-        b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n',
-        openai.APIError,
-    ),
-    "completions of OpenAI": Sdk(
-        "/v1/completions", _completion, b'data: {"choices":[{"index":0,"text":"x"}]}\n\n', openai.APIError
-    ),
-    "responses of OpenAI": Sdk(
-        "/v1/responses", _response, event("response.output_text.delta", delta="x"), openai.APIError
-    ),
-    "messages of Anthropic": Sdk(
-        "/v1/messages",
-        _message,
-        event("content_block_delta", index=0, delta={"type": "text_delta", "text": "x"}),
-        anthropic.APIStatusError,
-    ),
-}
-
-# What a whole stream ends with, where clients are shown it.
-MARKS = {
-    "/v1/responses": event("response.completed", response={"id": "r"}),
-    "/v1/messages": event("message_stop"),
-}
-
+from sidecar_sdks import RETRIES, SDKS, Call, Sdk
 
 # What may end a stream.
 
@@ -119,11 +43,12 @@ class Scene:
     engine: RawEngine
     sdk: Sdk
     clock: ManualClock
-    http: Http
+    http: httpx2.AsyncClient
     stack: AsyncExitStack
 
     async def begin(self, limit: int = 32, tenant: str = SEARCH) -> tuple[Any, EngineConnection]:
-        asking = asyncio.ensure_future(self.sdk.ask(self.running.url, KEYS[tenant], self.http, limit))
+        call = Call(limit=limit, key=KEYS[tenant], stream=True)
+        asking = asyncio.ensure_future(self.sdk.ask(self.running.url, call, RETRIES, self.http))
         upstream = await self.engine.next()
         upstream.begin_stream()
         upstream.chunk(self.sdk.token)
@@ -134,10 +59,10 @@ class Scene:
     async def whole(self) -> None:
         """A stream of one token that ends by itself."""
         stream, upstream = await self.begin()
-        upstream.chunk(MARKS.get(self.sdk.path, b"data: [DONE]\n\n"))
+        upstream.chunk(self.sdk.mark)
         upstream.send(b"0\r\n\r\n")
         upstream.done()
-        assert len([each async for each in stream]) == (self.sdk.path in MARKS)
+        assert len([each async for each in stream]) == self.sdk.shows_mark
 
 
 Fate = Callable[[Scene], Awaitable[Any]]
@@ -225,7 +150,7 @@ async def test_a_stream_that_is_ended_is_an_error_with_its_code_and_is_not_asked
     monkeypatch.setattr(anyio, "sleep", no_sleep)
     async with scene(sdk, wanted) as it:
         stream = await fate(it)
-        with pytest.raises(sdk.error) as caught:
+        with pytest.raises(anthropic.APIStatusError if sdk.is_anthropic else openai.APIError) as caught:
             async with asyncio.timeout(DEADLINE_SECONDS):
                 [each async for each in stream]
         assert [each for each in _left(it.engine) if f" {sdk.path} " in each] == []

@@ -22,10 +22,20 @@ from kvquota_sidecar.settings import Bind, Settings
 from kvquota_sidecar.sidecar import Sidecar
 from raw_client import RawClient
 from raw_engine import RawEngine
-from sidecar_rig import TOKEN, chat, config, eventually, get, identity, on_both_loops, post, sync_request
+from sidecar_rig import (
+    TOKEN,
+    chat,
+    config,
+    eventually,
+    get,
+    identity,
+    need_namespaces,
+    on_both_loops,
+    post,
+    sync_request,
+)
 from testcluster.node.namespaces import connect, listen
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace needs root")
 SIDECAR, CLIENT = "10.99.0.1", "10.99.0.2"
 SCALE = 10  # times faster than in the product
 LIMIT_SECONDS = 60.0
@@ -56,6 +66,7 @@ class Cable:
 
 @pytest.fixture
 def cable() -> Iterator[Cable]:
+    need_namespaces()
     holders = [subprocess.Popen(["unshare", "--net", "sleep", "300"]) for _ in range(2)]
     try:
         own = Path("/proc/self/ns/net").readlink()

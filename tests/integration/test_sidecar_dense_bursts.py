@@ -1,7 +1,6 @@
 """Bursts of one tenant before an engine that holds blocks: dense texts do not pass hard, honest ones all get in."""
 
 import asyncio
-import json
 import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -41,12 +40,6 @@ def dense(at: int, size: int) -> bytes:
 
 def honest(at: int, size: int) -> bytes:
     return post(chat(text=f"{at:03} {WORDS * (size // len(WORDS))}", max_tokens=OUTPUT))
-
-
-def counted(upstream: EngineConnection, count: int) -> None:
-    """Answer the question how many tokens a prompt has."""
-    assert upstream.head.startswith(b"POST /tokenize ")
-    upstream.answer(json.dumps({"count": count, "max_model_len": 4096, "tokens": list(range(count))}).encode())
 
 
 @dataclass
@@ -130,7 +123,7 @@ async def one_in_the_way() -> AsyncIterator[tuple[Running, RawClient, EngineConn
         held = await engine.next()
         async with await running.connect() as second:
             second.send(SECOND)
-            counted(await engine.next(), 520)
+            (await engine.next()).answer_count(520)
             asked = await engine.next()
             assert asked.head.startswith(b"POST /tokenize ")
             yield running, second, held, asked
@@ -144,7 +137,7 @@ async def one_in_the_way() -> AsyncIterator[tuple[Running, RawClient, EngineConn
 @on_both_loops
 async def test_what_waits_for_others_is_decided_when_these_are_counted(tokens: int, status: int) -> None:
     async with one_in_the_way() as (running, second, held, asked):
-        counted(asked, tokens)
+        asked.answer_count(tokens)
         if status == 200:
             await eventually("it runs", lambda: len(running.sidecar._desk.running) == 2)
             second.reset()
@@ -167,7 +160,7 @@ async def test_a_client_that_leaves_while_others_are_counted_holds_nothing() -> 
     async with one_in_the_way() as (running, second, held, asked):
         second.reset()
         await eventually("it has gone", lambda: not running.sidecar._desk.counting)
-        counted(asked, 80)
+        asked.answer_count(80)
         await eventually("the count is known", lambda: len(running.sidecar._desk.doubts) == 0)
         assert running.report().tenants[0].reserved == 7
         held.answer(b"{}")
@@ -189,7 +182,7 @@ async def test_bodies_are_kept_up_to_a_bound_and_counted_at_once_beyond_it(monke
             client = await all_.enter_async_context(await running.connect())
             client.send(dense(at, 300))
         asked = [await engine.next() for _ in range(3)]
-        counted(next(each for each in asked if each.head.startswith(b"POST /tokenize ")), 310)
+        next(each for each in asked if each.head.startswith(b"POST /tokenize ")).answer_count(310)
         await eventually("it is counted", lambda: len(running.sidecar._desk.doubts) == 1)
         assert running.sidecar._desk.doubts.kept_bytes <= 500
 

@@ -17,7 +17,7 @@ from kvquota_sidecar.proxy.engine_side import EngineCall
 from kvquota_sidecar.proxy.hub import Hub, Patience
 from kvquota_sidecar.proxy.metering import StreamMeter
 from raw_client import DEADLINE_SECONDS, RawClient
-from raw_engine import RawEngine
+from raw_engine import EngineConnection, RawEngine
 from sidecar_rig import (
     BATCH,
     SEARCH,
@@ -87,6 +87,17 @@ class Stage:
         return self.clients[-1]
 
 
+async def begun(stage: Stage, request: bytes) -> tuple[RawClient, EngineConnection]:
+    """A client that has the first token of a stream."""
+    client = await stage.client()
+    client.send(request)
+    upstream = await stage.engine.next()
+    upstream.begin_stream()
+    upstream.frame()
+    await client.line(b"\n\n")
+    return client, upstream
+
+
 async def a_stream(stage: Stage) -> None:
     client = await stage.client()
     client.send(post(chat(stream=True)))
@@ -108,12 +119,7 @@ async def a_plain_answer(stage: Stage) -> None:
 
 
 async def a_client_that_leaves(stage: Stage) -> None:
-    client = await stage.client()
-    client.send(post(chat(stream=True)))
-    upstream = await stage.engine.next()
-    upstream.begin_stream()
-    upstream.frame()
-    await client.line(b"\n\n")
+    client, upstream = await begun(stage, post(chat(stream=True)))
     client.reset()
     await upstream.gone()
 
@@ -134,25 +140,18 @@ async def a_client_that_does_not_read(stage: Stage) -> None:
 
 
 async def an_engine_that_breaks_off(stage: Stage) -> None:
-    for begun in (False, True):
-        client = await stage.client()
-        client.send(post(chat(stream=True)))
-        upstream = await stage.engine.next()
-        if begun:
-            upstream.begin_stream()
-            upstream.frame()
-            await client.line(b"\n\n")
-        upstream.cut()
-        await (client.eof() if begun else client.answer())
+    silent = await stage.client()
+    silent.send(post(chat(stream=True)))
+    (await stage.engine.next()).cut()
+    await silent.answer()
+    client, upstream = await begun(stage, post(chat(stream=True)))
+    upstream.cut()
+    await client.eof()
 
 
 async def a_newcomer_and_its_victim(stage: Stage) -> None:
-    borrower, newcomer = await stage.client(), await stage.client()
-    borrower.send(post(completion(40, stream=True, prompt=1), "/v1/completions", BATCH))
-    upstream = await stage.engine.next()
-    upstream.begin_stream()
-    upstream.frame()
-    await borrower.line(b"\n\n")
+    borrower, _ = await begun(stage, post(completion(40, stream=True, prompt=1), "/v1/completions", BATCH))
+    newcomer = await stage.client()
     newcomer.send(post(completion(30), "/v1/completions"))
     await borrower.line(b"kv_evicted")
     (await stage.engine.next()).answer(b"{}")

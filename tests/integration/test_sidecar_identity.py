@@ -14,6 +14,7 @@ from kvquota_api.pod_config import PoolIdentity
 from kvquota_sidecar.proxy.identity import PEER_SECRET_HEADER
 from raw_client import Got, RawClient
 from raw_engine import RawEngine
+from sidecar_mounts import Volume
 from sidecar_rig import (
     BATCH,
     KEYS,
@@ -103,30 +104,14 @@ async def test_a_key_that_a_sync_takes_away_stops_and_its_running_stream_goes_on
         await running.idle()
 
 
-class Mounted:
-    """A folder as kubelet mounts a Secret: names that lead through `..data` to the folder of one moment."""
-
-    def __init__(self, folder: Path, known: PoolIdentity) -> None:
-        self.folder = folder
-        self._version = 0
-        self.swap(known)
-        for name in ("token", "identity.json"):
-            (folder / name).symlink_to(Path("..data") / name)
-
-    def swap(self, known: PoolIdentity) -> None:
-        self._version += 1
-        content = self.folder / f"..2026_{self._version}"
-        content.mkdir()
-        (content / "token").write_text(TOKEN)
-        (content / "identity.json").write_bytes(pod_config.encode(known))
-        (self.folder / "..data_tmp").symlink_to(content.name)
-        (self.folder / "..data_tmp").replace(self.folder / "..data")
+def secret(known: PoolIdentity) -> dict[str, bytes]:
+    """The files of the pool's Secret."""
+    return {"token": TOKEN.encode(), "identity.json": pod_config.encode(known)}
 
 
 @asynccontextmanager
-async def started_from_files(folder: Path) -> AsyncIterator[tuple[Running, RawEngine, Mounted]]:
-    (folder / "identity").mkdir()
-    mounted = Mounted(folder / "identity", identity())
+async def started_from_files(folder: Path) -> AsyncIterator[tuple[Running, RawEngine, Volume]]:
+    mounted = Volume(folder / "identity", secret(identity()))
     (folder / "config.json").write_bytes(pod_config.encode(config()))
     files = {"config": folder / "config.json", "identity": mounted.folder, "files_seconds": 0.02}
     async with both_ends(configured=False, **files) as (running, engine):
@@ -140,7 +125,7 @@ async def test_a_key_that_the_mounted_folder_changes_stops_and_its_running_strea
         begun_stream(running, engine) as stream,
     ):
         wanted = Who(PEPPER, keys={NEW_KEY: SEARCH}).identity()
-        mounted.swap(wanted)
+        mounted.write(secret(wanted))
         await eventually(
             "the new identity is in force", lambda: running.report().in_force.identity_digest == wanted.digest
         )

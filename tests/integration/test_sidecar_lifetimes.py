@@ -3,7 +3,6 @@
 import asyncio
 import resource
 import socket
-import struct
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from kvquota_sidecar.estimate.outputs import FEWEST
 from kvquota_sidecar.proxy.client_side import MAX_AHEAD_BYTES
 from kvquota_sidecar.proxy.hub import Patience
-from raw_client import RawClient
+from raw_client import LEAVING, RawClient
 from raw_engine import EngineConnection, frame
 from sidecar_rig import (
     ManualClock,
@@ -27,19 +26,6 @@ from sidecar_rig import (
 )
 
 # The client leaves.
-
-
-def leave_by_fin(client: RawClient) -> None:
-    client.writer.close()
-
-
-def leave_by_reset(client: RawClient) -> None:
-    raw = client.writer.get_extra_info("socket")
-    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    client.reset()
-
-
-LEAVING = {"by FIN": leave_by_fin, "by RST": leave_by_reset}
 
 
 def nothing(upstream: EngineConnection) -> None:
@@ -100,7 +86,7 @@ async def test_a_client_that_leaves_frees_the_engine_and_what_it_held(
 @on_both_loops
 async def test_a_client_that_leaves_a_plain_request_frees_the_engine() -> None:
     async with both_ends() as (running, engine), sent(running, engine, stream=False) as (client, upstream):
-        leave_by_fin(client)
+        LEAVING["by FIN"](client)
         await upstream.gone()
         await running.idle()
 
@@ -141,7 +127,7 @@ async def test_a_client_that_leaves_with_requests_still_waiting_loses_all_of_the
     async with both_ends() as (running, engine), await running.connect() as client:
         client.send(post(chat()) * 3)
         upstream = await engine.next()
-        leave_by_reset(client)
+        LEAVING["by RST"](client)
         await upstream.gone()
         await running.idle()
         assert engine.requests.empty()

@@ -1,7 +1,6 @@
 """What a client cannot make a sidecar hold or wait for: heads, bodies, and how long they take."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -9,7 +8,7 @@ import pytest
 
 from kvquota_sidecar.proxy.hub import Patience
 from raw_client import RawClient
-from sidecar_program import Program, engine, files_of, keeping, mounted, start
+from sidecar_program import Program, engine, files_of, mounted, start
 from sidecar_rig import KEYS, SEARCH, ManualClock, Running, both_ends, chat, eventually, on_both_loops, post
 from testcluster.processes import Keeper
 
@@ -80,12 +79,6 @@ async def test_a_body_in_chunks_that_trickle_is_a_408_after_60_seconds() -> None
         clock.now += 0.2
         got = await client.answer()
     assert (got.status, got.code) == (408, "request_timeout")
-
-
-@pytest.fixture
-def keeper() -> Iterator[Keeper]:
-    with keeping() as keeper:
-        yield keeper
 
 
 async def asked(program: Program, data: bytes) -> tuple[int, str]:

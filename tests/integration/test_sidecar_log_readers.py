@@ -4,17 +4,15 @@ import fcntl
 import json
 import os
 import signal
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from sidecar_program import Program, children, engine, files_of, keeping, mounted, send, start, until
-from sidecar_rig import KEYS, SEARCH, chat
+from sidecar_program import AUTHORIZED, Program, children, engine, files_of, mounted, send, start, until
+from sidecar_rig import chat
 from testcluster.processes import Keeper
 
-AUTHORIZED = {"Authorization": f"Bearer {KEYS[SEARCH]}"}
 REFUSED = 60  # lines of about 200 bytes: more than a pipe of 4 KiB holds
 
 
@@ -49,13 +47,8 @@ def read_lines(reader: int) -> list[bytes]:
 
 
 @pytest.fixture
-def piped(tmp_path: Path) -> Iterator[Piped]:
-    with keeping() as keeper:
-        yield started(keeper, tmp_path)
-
-
-def started(keeper: Keeper, folder: Path) -> Piped:
-    fifo = folder / "stdout"
+def piped(keeper: Keeper, tmp_path: Path) -> Piped:
+    folder, fifo = tmp_path, tmp_path / "stdout"
     os.mkfifo(fifo)
     reader = os.open(fifo, os.O_RDWR)  # so that the program's end can be opened
     fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)

@@ -1,14 +1,14 @@
 """Requests whose size decides, and is not known well enough: the engine's tokenizer is asked, for a moment."""
 
 import asyncio
-import json
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
 from kvquota_sidecar.proxy import counting
 from kvquota_sidecar.proxy.clerk import MAX_COUNTING_OF_ONE
-from raw_client import DEADLINE_SECONDS
+from raw_client import DEADLINE_SECONDS, RawClient
 from raw_engine import EngineConnection, RawEngine
 from sidecar_rig import (
     BATCH,
@@ -35,9 +35,11 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counting, "DEADLINE_SECONDS", DEADLINE_SECONDS)
 
 
-def counted(upstream: EngineConnection, count: int) -> None:
-    assert upstream.head.startswith(b"POST /tokenize ")
-    upstream.answer(json.dumps({"count": count, "max_model_len": 4096, "tokens": list(range(count))}).encode())
+@asynccontextmanager
+async def near() -> AsyncIterator[tuple[Running, RawEngine, RawClient]]:
+    """A sidecar with little room, an engine that can count, and a client."""
+    async with both_ends(wanted=TIGHT, tokenizes=True) as (running, engine), await running.connect() as client:
+        yield running, engine, client
 
 
 async def tokenizer_asked(engine: RawEngine) -> EngineConnection:
@@ -54,12 +56,9 @@ def figures(running: Running) -> tuple[int, int, int]:
 @pytest.mark.usefixtures("patient")
 @on_both_loops
 async def test_what_fits_by_the_engines_own_count_is_admitted() -> None:
-    async with (
-        both_ends(wanted=TIGHT, tokenizes=True) as (running, engine),
-        await running.connect() as client,
-    ):
+    async with near() as (running, engine, client):
         client.send(NEAR)
-        counted(await tokenizer_asked(engine), 110)
+        (await tokenizer_asked(engine)).answer_count(110)
         (await engine.next()).answer(b"{}")
         assert (await client.answer()).status == 200
         assert figures(running) == (1, 0, 0)
@@ -69,12 +68,9 @@ async def test_what_fits_by_the_engines_own_count_is_admitted() -> None:
 @pytest.mark.usefixtures("patient")
 @on_both_loops
 async def test_what_does_not_fit_by_the_engines_own_count_is_refused() -> None:
-    async with (
-        both_ends(wanted=TIGHT, tokenizes=True) as (running, engine),
-        await running.connect() as client,
-    ):
+    async with near() as (running, engine, client):
         client.send(NEAR)
-        counted(await tokenizer_asked(engine), 400)
+        (await tokenizer_asked(engine)).answer_count(400)
         got = await client.answer()
         assert running.report().tenants[0].total.rejected == {"request_exceeds_kv_quota": 1}
         assert engine.requests.empty()
@@ -85,7 +81,7 @@ async def test_what_does_not_fit_by_the_engines_own_count_is_refused() -> None:
 @pytest.mark.parametrize(("words", "status"), [(80, 200), (115, 400)], ids=["fits at the worst", "does not"])
 @on_both_loops
 async def test_what_is_not_counted_in_time_is_taken_at_the_worst(words: int, status: int) -> None:
-    async with both_ends(wanted=TIGHT, tokenizes=True) as (running, engine), await running.connect() as client:
+    async with near() as (running, engine, client):
         client.send(post(chat(text="word " * words, max_tokens=32)))
         await (await tokenizer_asked(engine)).gone()
         if status == 200:
@@ -97,10 +93,7 @@ async def test_what_is_not_counted_in_time_is_taken_at_the_worst(words: int, sta
 
 @on_both_loops
 async def test_what_is_far_from_every_border_is_not_counted() -> None:
-    async with (
-        both_ends(wanted=TIGHT, tokenizes=True) as (running, engine),
-        await running.connect() as client,
-    ):
+    async with near() as (running, engine, client):
         client.send(post(chat(text="hello", max_tokens=16)))
         upstream = await engine.next()
         upstream.answer(b"{}")
@@ -130,14 +123,11 @@ async def test_a_client_that_leaves_meanwhile_takes_nothing_and_the_count_is_giv
 @pytest.mark.usefixtures("patient")
 @on_both_loops
 async def test_requests_behind_one_that_is_counted_wait_for_their_turn() -> None:
-    async with (
-        both_ends(wanted=TIGHT, tokenizes=True) as (running, engine),
-        await running.connect() as client,
-    ):
+    async with near() as (_, engine, client):
         client.send(NEAR + get("/nowhere"))
         upstream = await tokenizer_asked(engine)
         await asyncio.sleep(0.05)
-        counted(upstream, 110)
+        upstream.answer_count(110)
         (await engine.next()).answer(b'"first"')
         assert [(await client.answer()).status for _ in range(2)] == [200, 404]
 
@@ -162,10 +152,7 @@ async def test_a_flood_near_the_border_is_not_queued_without_bound() -> None:
 @pytest.mark.usefixtures("patient")
 @on_both_loops
 async def test_a_pod_that_leaves_does_not_wait_for_a_count() -> None:
-    async with (
-        both_ends(wanted=TIGHT, tokenizes=True) as (running, engine),
-        await running.connect() as client,
-    ):
+    async with near() as (running, engine, client):
         client.send(NEAR)
         await tokenizer_asked(engine)
         stopping = asyncio.create_task(running.sidecar.stop())

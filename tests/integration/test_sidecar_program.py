@@ -4,21 +4,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from sidecar_program import engine, files_of, keeping, mounted, send, start, until
+from sidecar_program import engine, files_of, mounted, send, start, until
 from sidecar_rig import KEYS, SEARCH, TOKEN, chat
 from testcluster.processes import Keeper
-
-
-@pytest.fixture
-def keeper() -> Iterator[Keeper]:
-    with keeping() as keeper:
-        yield keeper
 
 
 def test_a_program_of_flags_serves_logs_in_json_and_leaves_on_sigterm_with_code_0(

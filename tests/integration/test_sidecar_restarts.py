@@ -6,30 +6,35 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import pytest
-
 from kvquota_api import pod_config, usage
 from kvquota_api.pod_config import PodConfig
 from kvquota_api.usage import UsageReport
-from sidecar_program import DEADLINE_SECONDS, Program, children, engine, files_of, keeping, mounted, send, start, until
-from sidecar_rig import BATCH, KEYS, SEARCH, TOKEN, chat, config, identity, post, share, sync_request
+from sidecar_mounts import Volume
+from sidecar_program import (
+    AUTHORIZED,
+    DEADLINE_SECONDS,
+    Program,
+    begun_stream,
+    engine,
+    files_of,
+    mounted,
+    replaced,
+    rest_of,
+    send,
+    start,
+    until,
+)
+from sidecar_rig import BATCH, SEARCH, TOKEN, chat, config, identity, post, share, sync_request
 from testcluster.processes import Keeper
 
+CONFIG = "config.json"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
-AUTHORIZED = {"Authorization": f"Bearer {KEYS[SEARCH]}"}
 SLOW = ("--decode-rate", "20", "--block-size", "16", "--num-gpu-blocks-override", "1024")
 QUICK = ("--lame-duck-seconds", "0", "--drain-seconds", "0", "--sample-seconds", "0.1", "--files-seconds", "0.1")
-
-
-@pytest.fixture
-def keeper() -> Iterator[Keeper]:
-    with keeping() as keeper:
-        yield keeper
 
 
 def report(program: Program) -> UsageReport:
@@ -40,25 +45,8 @@ def reserved(program: Program) -> dict[str, int]:
     return {each.id: each.reserved for each in report(program).tenants if each.reserved}
 
 
-def killed(program: Program) -> None:
-    """Kill the child and wait until another one serves."""
-    before = program.child()
-    os.kill(before, signal.SIGKILL)
-    until("there is another child", lambda: children(program.pid) not in ([], [before]))
-    program.event("serving", len(program.events("child_ended")) + 1)
-
-
 def ready(program: Program) -> int:
     return send(f"{program.url}/health")[0]
-
-
-def stream_of(url: str, tokens: int, *headers: str) -> socket.socket:
-    """A client that has begun to get that many tokens."""
-    where = urlsplit(url)
-    client = socket.create_connection((where.hostname, where.port), DEADLINE_SECONDS)
-    client.sendall(post(chat(stream=True, max_tokens=tokens, ignore_eos=True), headers=headers))
-    assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
-    return client
 
 
 # In front of an engine that is busy.
@@ -74,12 +62,12 @@ def test_the_books_are_empty_and_what_the_engine_still_holds_is_charged_to_nobod
     where = urlsplit(behind)
     with (
         closing(http.client.HTTPConnection(where.hostname or "", where.port, timeout=DEADLINE_SECONDS)) as other,
-        stream_of(program.url, 600),
+        begun_stream(program, 600),
     ):
         other.request("POST", "/v1/completions", foreign, {"Content-Type": "application/json"})
         assert other.getresponse().status == 200
         assert set(reserved(program)) == {SEARCH}
-        killed(program)
+        replaced(program)
         began = time.monotonic()
         assert ready(program) == 503
         assert send(f"{program.admin_url}/readyz")[0] == 503
@@ -95,8 +83,8 @@ def test_it_is_ready_as_soon_as_the_engine_is_done_with_what_was_before(keeper: 
     behind = engine(keeper, tmp_path, *SLOW)
     program = start(keeper, mounted(tmp_path), "--engine", behind, *files_of(tmp_path), *QUICK)
     until("it is ready", lambda: ready(program) == 200)
-    with stream_of(program.url, 600):
-        killed(program)
+    with begun_stream(program, 600):
+        replaced(program)
         began = time.monotonic()
         until("it is ready", lambda: ready(program) == 200)
     assert time.monotonic() - began < 4
@@ -120,7 +108,7 @@ def test_a_child_killed_again_and_again_lets_no_tenant_over_its_hard(keeper: Kee
                 statuses.append(client.recv(65536).split(b" ")[1])
                 assert sum(reserved(program).values()) <= hard
             assert {b"200", b"429"} == set(statuses)
-            killed(program)
+            replaced(program)
         assert reserved(program) == {}
 
 
@@ -130,14 +118,11 @@ def test_across_a_restart_of_the_engine_what_was_lost_is_released_and_the_next_i
     behind = engine(keeper, tmp_path, *SLOW)
     program = start(keeper, mounted(tmp_path), "--engine", behind, *files_of(tmp_path), *QUICK)
     until("it is ready", lambda: ready(program) == 200)
-    with stream_of(program.url, 600) as client:
+    with begun_stream(program, 600) as client:
         assert set(reserved(program)) == {SEARCH}
         lost = next(each for each in keeper.servers if each.name == "engine")
         os.killpg(lost.process.pid, signal.SIGKILL)
-        rest = b""
-        while more := client.recv(65536):
-            rest += more
-        assert b"[DONE]" not in rest
+        assert b"[DONE]" not in rest_of(client)
     until("it is released", lambda: reserved(program) == {})
     until("it is not ready", lambda: send(f"{program.admin_url}/readyz")[0] == 503)
     (tmp_path / "engine.log").unlink()
@@ -150,91 +135,60 @@ def test_across_a_restart_of_the_engine_what_was_lost_is_released_and_the_next_i
 # From what it finds on the disk.
 
 
-class Volume:
-    """A folder as a kubelet writes it: files are links through `..data`, which is swapped as a whole."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._version = 0
-        folder.mkdir()
-
-    def write(self, **files: bytes) -> None:
-        self._version += 1
-        payload = self.folder / f"..version-{self._version}"
-        payload.mkdir()
-        for name, content in files.items():
-            (payload / f"{name}.json").write_bytes(content)
-            link = self.folder / f"{name}.json"
-            if not link.is_symlink():
-                link.symlink_to(Path("..data") / link.name)
-        before = (self.folder / "..data").resolve() if (self.folder / "..data").exists() else None
-        (self.folder / "..data_tmp").symlink_to(payload.name)
-        (self.folder / "..data_tmp").rename(self.folder / "..data")
-        if before is not None:
-            for each in before.iterdir():
-                each.unlink()
-            before.rmdir()
-
-    def remove(self) -> None:
-        """As when the ConfigMap is deleted: an empty payload, and no links."""
-        self.write()
-        for each in self.folder.glob("*.json"):
-            each.unlink()
-
-
 def started(keeper: Keeper, folder: Path, *flags: str, policy: str = "Closed") -> tuple[Program, Volume]:
     volume = Volume(folder / "config")
     (folder / "identity").mkdir()
     (folder / "identity" / "identity.json").write_bytes(pod_config.encode(identity()))
     (folder / "identity" / "token").write_text(TOKEN)
-    mounts = ["--config", str(folder / "config" / "config.json"), "--identity", str(folder / "identity")]
+    mounts = ["--config", str(folder / "config" / CONFIG), "--identity", str(folder / "identity")]
     behind = engine(keeper, folder)
     return start(keeper, folder, "--engine", behind, *mounts, "--failure-policy", policy, *QUICK, *flags), volume
 
 
-def encoded(wanted: PodConfig) -> bytes:
-    return pod_config.encode(wanted)
+def configured(wanted: PodConfig) -> dict[str, bytes]:
+    """The files of the pod's ConfigMap."""
+    return {CONFIG: pod_config.encode(wanted)}
 
 
 def in_force(program: Program, generation: int) -> bool:
     return report(program).in_force.generation == generation
 
 
-def test_a_mounted_config_is_followed_by_its_links_kept_when_it_vanishes_and_found_again_after_a_restart(
+def test_a_mounted_config_is_replaced_by_its_links_kept_when_it_vanishes_and_found_again_after_a_restart(
     keeper: Keeper, tmp_path: Path
 ) -> None:
     program, volume = started(keeper, tmp_path)
     assert report(program).in_force.source == "None"
-    volume.write(config=encoded(config()))
+    volume.write(configured(config()))
     until("the first is in force", lambda: in_force(program, 1))
-    volume.write(config=encoded(config(generation=2, model="other")))
+    volume.write(configured(config(generation=2, model="other")))
     until("the second is in force", lambda: in_force(program, 2))
-    volume.write(config=encoded(config(generation=1)))  # of an operator's copy that is behind
+    volume.write(configured(config(generation=1)))  # of an operator's copy that is behind
     _pause()
     assert (in_force(program, 2), report(program).rejected) == (True, None)
     volume.remove()
     _pause()
     assert in_force(program, 2)
     assert send(f"{program.url}/v1/chat/completions", chat(max_tokens=1), **AUTHORIZED)[0] == 200
-    volume.write(config=encoded(config(generation=3)))
+    volume.write(configured(config(generation=3)))
     until("the third is in force", lambda: in_force(program, 3))
-    killed(program)
+    replaced(program)
     assert report(program).in_force.source == "File"
     assert in_force(program, 3)
 
 
 def test_a_half_written_config_is_named_and_the_last_good_one_stays(keeper: Keeper, tmp_path: Path) -> None:
     program, volume = started(keeper, tmp_path)
-    whole = encoded(config(generation=2, model="other"))
-    volume.write(config=encoded(config()))
+    whole = pod_config.encode(config(generation=2, model="other"))
+    volume.write(configured(config()))
     until("the first is in force", lambda: in_force(program, 1))
-    volume.write(config=whole[: len(whole) // 2])
+    volume.write({CONFIG: whole[: len(whole) // 2]})
     until("it is named", lambda: report(program).rejected is not None)
     rejected = report(program).rejected
     assert rejected is not None
     assert (rejected.reason, rejected.generation, in_force(program, 1)) == ("InvalidConfig", 0, True)
     assert 'kvquota_documents_rejected_total{reason="InvalidConfig"} 1.0' in program.metrics
-    volume.write(config=whole)
+    volume.write({CONFIG: whole})
     until("it is in force", lambda: in_force(program, 2))
     assert report(program).rejected is None
 
@@ -256,16 +210,16 @@ def test_without_a_config_the_policy_decides_until_a_sync_brings_one(keeper: Kee
 
 def test_what_the_channel_brought_outlives_the_child_that_got_it(keeper: Keeper, tmp_path: Path) -> None:
     program, volume = started(keeper, tmp_path)
-    volume.write(config=encoded(config(generation=2)))
+    volume.write(configured(config(generation=2)))
     until("the file's is in force", lambda: in_force(program, 2))
     hard = config(share(SEARCH, soft=0, hard=3), generation=7)
     assert send(f"{program.admin_url}/v1/sync", usage.encode(sync_request(hard)), **BEARER)[0] == 200
     for _ in range(2):
-        killed(program)
+        replaced(program)
         assert (report(program).in_force.source, in_force(program, 7)) == ("Channel", True)
         assert report(program).rejected is None
         assert send(f"{program.url}/v1/chat/completions", chat(max_tokens=600), **AUTHORIZED)[0] == 400
-    volume.write(config=encoded(config(generation=8)))
+    volume.write(configured(config(generation=8)))
     until("the newer file is in force", lambda: in_force(program, 8))
 
 

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,27 +17,22 @@ import pytest
 from kvquota_sidecar import supervisor
 from raw_client import RawClient
 from sidecar_program import (
+    AUTHORIZED,
     DEADLINE_SECONDS,
     Program,
+    begun_stream,
     children,
     engine,
     files_of,
-    keeping,
     mounted,
+    replaced,
+    rest_of,
     send,
     start,
     until,
 )
-from sidecar_rig import KEYS, SEARCH, chat, post
+from sidecar_rig import chat, need_namespaces, post
 from testcluster.processes import Keeper, Server
-
-AUTHORIZED = {"Authorization": f"Bearer {KEYS[SEARCH]}"}
-
-
-@pytest.fixture
-def keeper() -> Iterator[Keeper]:
-    with keeping() as keeper:
-        yield keeper
 
 
 def served(keeper: Keeper, folder: Path, *flags: str, before: tuple[str, ...] = ()) -> Program:
@@ -48,14 +42,6 @@ def served(keeper: Keeper, folder: Path, *flags: str, before: tuple[str, ...] = 
     program = start(keeper, mounted(folder), "--engine", behind, *files_of(folder), *quick, *flags, before=before)
     program.event("serving")
     return program
-
-
-def followed(program: Program, before: int) -> int:
-    """The child after `before`, once it serves."""
-    until("there is another child", lambda: children(program.pid) not in ([], [before]))
-    starts = len(program.events("child_ended")) + 1
-    program.event("serving", starts)
-    return program.child()
 
 
 def watch(program: Program, seconds: float) -> None:
@@ -97,10 +83,9 @@ async def test_five_kills_under_load_refuse_nobody_and_cost_only_what_the_killed
         for client in clients:
             tasks.create_task(client.run())
         for _ in range(5):
-            before, answered = program.child(), sum(each.answered for each in clients)
+            answered = sum(each.answered for each in clients)
             await asyncio.sleep(0.3)
-            os.kill(before, signal.SIGKILL)
-            await asyncio.to_thread(followed, program, before)
+            await asyncio.to_thread(replaced, program)
             assert sum(each.answered for each in clients) > answered
         for client in clients:
             client.over = True
@@ -117,17 +102,12 @@ def test_who_asks_while_nobody_serves_waits_and_is_answered(keeper: Keeper, tmp_
     with socket.create_connection((where.hostname, where.port), DEADLINE_SECONDS) as client:
         client.sendall(post(chat(max_tokens=4), headers=("Connection: close",)))
         os.kill(before, signal.SIGKILL)
-        answer = b""
-        while more := client.recv(65536):
-            answer += more
-    assert answer.startswith(b"HTTP/1.1 200 ")
+        assert rest_of(client).startswith(b"HTTP/1.1 200 ")
 
 
 def test_a_child_that_hangs_is_ended_and_followed(keeper: Keeper, tmp_path: Path) -> None:
     program = served(keeper, tmp_path, "--hang-seconds", "1")
-    before = program.child()
-    os.kill(before, signal.SIGSTOP)
-    followed(program, before)
+    replaced(program, signal.SIGSTOP)
     ended = program.event("child_ended")
     assert (ended["cause"], ended["code"]) == ("hung", -signal.SIGKILL)
     assert send(f"{program.url}/v1/chat/completions", chat(max_tokens=4), **AUTHORIZED)[0] == 200
@@ -150,9 +130,7 @@ def test_a_supervisor_that_was_stopped_for_a_while_finds_its_child_alive(keeper:
 
 def test_a_child_that_leaves_by_itself_is_followed_too(keeper: Keeper, tmp_path: Path) -> None:
     program = served(keeper, tmp_path)
-    before = program.child()
-    os.kill(before, signal.SIGTERM)
-    followed(program, before)
+    replaced(program, signal.SIGTERM)
     assert [(each["cause"], each["code"]) for each in program.events("child_ended")] == [("exited", 0)]
 
 
@@ -187,34 +165,16 @@ def test_a_signal_that_comes_while_the_child_starts_is_an_end_in_good_order(keep
 
 def test_restarts_are_counted_by_their_cause(keeper: Keeper, tmp_path: Path) -> None:
     program = served(keeper, tmp_path)
-    before = program.child()
-    os.kill(before, signal.SIGKILL)
-    followed(program, before)
+    replaced(program)
     assert 'kvquota_child_restarts_total{cause="killed"} 1.0' in program.metrics
 
 
 # The end.
 
 
-def asked_for_a_stream(program: Program) -> socket.socket:
-    """A client that has the first token of an answer of 60."""
-    where = urlsplit(program.url)
-    client = socket.create_connection((where.hostname, where.port), DEADLINE_SECONDS)
-    client.sendall(post(chat(stream=True, max_tokens=60, ignore_eos=True)))
-    assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
-    return client
-
-
-def rest_of(client: socket.socket) -> bytes:
-    rest = b""
-    while more := client.recv(65536):
-        rest += more
-    return rest
-
-
 def test_a_signal_to_the_whole_group_is_one_signal_to_the_child(keeper: Keeper, tmp_path: Path) -> None:
     program = served(keeper, tmp_path)
-    with asked_for_a_stream(program) as client:
+    with begun_stream(program, 60) as client:
         os.killpg(program.pid, signal.SIGINT)
         assert rest_of(client).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
     assert program.ended() == 0
@@ -281,8 +241,8 @@ def test_it_is_small_and_has_nothing_of_the_sidecar_in_it(keeper: Keeper, tmp_pa
     assert "uvloop" in Path(f"/proc/{program.child()}/maps").read_text()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a namespace of processes needs root")
 def test_as_process_1_it_reaps_what_others_left_behind_and_ends_on_sigterm(keeper: Keeper, tmp_path: Path) -> None:
+    need_namespaces()
     outer = served(keeper, tmp_path, before=("unshare", "--pid", "--fork", "--mount-proc"))
     init = children(outer.pid)[0]
     inside = Program(Server("init", outer.server.process, outer.server.log))

@@ -16,6 +16,7 @@ from kvquota_sidecar import tls
 from kvquota_sidecar.tls import CertificateError, CertificateFiles
 from raw_client import DEADLINE_SECONDS, RawClient
 from raw_engine import RawEngine
+from sidecar_mounts import Volume
 from sidecar_rig import Running, both_ends, chat, eventually, get, on_both_loops, post
 from testcluster import certificates
 
@@ -33,29 +34,17 @@ class Issued:
         return ssl.create_default_context(cafile=self.ca)
 
 
-class Mounted:
-    """Certificate and key in a folder as a kubelet writes it: links through `..data`."""
+def pair(certificate: bytes, key: bytes) -> dict[str, bytes]:
+    """The files of a Secret of type kubernetes.io/tls."""
+    return {"tls.crt": certificate, "tls.key": key}
 
-    def __init__(self, folder: Path, issued: Issued) -> None:
-        self.folder = folder
-        self._version = 0
-        folder.mkdir()
-        self.swap(issued.certificate, issued.key)
-        for name in ("tls.crt", "tls.key"):
-            (folder / name).symlink_to(Path("..data") / name)
 
-    @property
-    def files(self) -> CertificateFiles:
-        return CertificateFiles(self.folder / "tls.crt", self.folder / "tls.key")
+def mounted(folder: Path, issued: Issued) -> Volume:
+    return Volume(folder / "tls", pair(issued.certificate, issued.key))
 
-    def swap(self, certificate: bytes, key: bytes) -> None:
-        self._version += 1
-        payload = self.folder / f"..version-{self._version}"
-        payload.mkdir()
-        (payload / "tls.crt").write_bytes(certificate)
-        (payload / "tls.key").write_bytes(key)
-        (self.folder / "..data_tmp").symlink_to(payload.name)
-        (self.folder / "..data_tmp").rename(self.folder / "..data")
+
+def files_of(volume: Volume) -> CertificateFiles:
+    return CertificateFiles(volume.folder / "tls.crt", volume.folder / "tls.key")
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +58,8 @@ def renewed(tmp_path_factory: pytest.TempPathFactory) -> Issued:
 
 
 @asynccontextmanager
-async def secured(mounted: Mounted) -> AsyncIterator[tuple[Running, RawEngine]]:
-    async with both_ends(tls=mounted.files, files_seconds=0.05) as (running, engine):
+async def secured(volume: Volume) -> AsyncIterator[tuple[Running, RawEngine]]:
+    async with both_ends(tls=files_of(volume), files_seconds=0.05) as (running, engine):
         yield running, engine
 
 
@@ -90,7 +79,7 @@ def serial(client: RawClient) -> object:
 async def test_requests_and_streams_pass_over_tls_by_name_and_by_address(
     tmp_path: Path, issued: Issued, host: str
 ) -> None:
-    async with secured(Mounted(tmp_path / "tls", issued)) as (running, engine):
+    async with secured(mounted(tmp_path, issued)) as (running, engine):
         async with await connect(running, issued.trusting(), host) as client:
             for _ in range(2):
                 client.send(post(chat()))
@@ -110,7 +99,7 @@ async def test_requests_and_streams_pass_over_tls_by_name_and_by_address(
 
 @on_both_loops
 async def test_a_client_that_leaves_or_says_goodbye_ends_its_request(tmp_path: Path, issued: Issued) -> None:
-    async with secured(Mounted(tmp_path / "tls", issued)) as (running, engine):
+    async with secured(mounted(tmp_path, issued)) as (running, engine):
         for leave in (RawClient.reset, lambda each: each.writer.close()):
             client = await connect(running, issued.trusting())
             client.send(post(chat()))
@@ -123,7 +112,7 @@ async def test_a_client_that_leaves_or_says_goodbye_ends_its_request(tmp_path: P
 @on_both_loops
 async def test_a_refused_body_is_answered_over_tls(tmp_path: Path, issued: Issued) -> None:
     async with (
-        secured(Mounted(tmp_path / "tls", issued)) as (running, _),
+        secured(mounted(tmp_path, issued)) as (running, _),
         await connect(running, issued.trusting()) as client,
     ):
         client.send(post(b"x" * (9 * 1024 * 1024)))
@@ -133,7 +122,7 @@ async def test_a_refused_body_is_answered_over_tls(tmp_path: Path, issued: Issue
 
 @on_both_loops
 async def test_a_client_without_tls_is_closed_and_never_answered(tmp_path: Path, issued: Issued) -> None:
-    async with secured(Mounted(tmp_path / "tls", issued)) as (running, _):
+    async with secured(mounted(tmp_path, issued)) as (running, _):
         async with await running.connect() as client:
             client.send(get("/health"))
             assert b"HTTP" not in await client.eof()
@@ -146,7 +135,7 @@ async def test_a_client_that_does_not_finish_its_handshake_is_closed(
     tmp_path: Path, issued: Issued, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tls, "HANDSHAKE_SECONDS", 0.2)
-    async with secured(Mounted(tmp_path / "tls", issued)) as (running, _), await running.connect() as client:
+    async with secured(mounted(tmp_path, issued)) as (running, _), await running.connect() as client:
         assert await client.eof() == b""
 
 
@@ -158,7 +147,7 @@ async def test_nothing_below_tls_1_2_is_spoken(tmp_path: Path, issued: Issued) -
         old.minimum_version = ssl.TLSVersion.TLSv1
     with pytest.warns(DeprecationWarning, match="deprecated"):
         old.maximum_version = ssl.TLSVersion.TLSv1_1
-    async with secured(Mounted(tmp_path / "tls", issued)) as (running, _):
+    async with secured(mounted(tmp_path, issued)) as (running, _):
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await connect(running, old)
 
@@ -167,7 +156,7 @@ async def test_nothing_below_tls_1_2_is_spoken(tmp_path: Path, issued: Issued) -
 async def test_who_speaks_plainly_to_the_port_is_counted_and_told_of_once_in_a_while(
     tmp_path: Path, issued: Issued
 ) -> None:
-    async with secured(Mounted(tmp_path / "tls", issued)) as (running, _):
+    async with secured(mounted(tmp_path, issued)) as (running, _):
         for _ in range(5):
             async with await running.connect() as client:
                 client.send(get("/health"))
@@ -191,14 +180,14 @@ async def test_who_speaks_plainly_to_the_port_is_counted_and_told_of_once_in_a_w
 async def test_a_replaced_certificate_is_shown_to_the_next_client_and_cuts_nobody_off(
     tmp_path: Path, issued: Issued, renewed: Issued
 ) -> None:
-    mounted = Mounted(tmp_path / "tls", issued)
-    async with secured(mounted) as (running, engine), await connect(running, issued.trusting()) as before:
+    volume = mounted(tmp_path, issued)
+    async with secured(volume) as (running, engine), await connect(running, issued.trusting()) as before:
         client = await connect(running, issued.trusting())
         shown = serial(client)
         await client.close()
-        mounted.swap(renewed.certificate, renewed.key)
+        volume.write(pair(renewed.certificate, renewed.key))
         files = running.sidecar._files
-        await eventually("it was seen", lambda: files._seen[mounted.files.key] == renewed.key)
+        await eventually("it was seen", lambda: files._seen[files_of(volume).key] == renewed.key)
         async with await connect(running, renewed.trusting()) as after:
             assert serial(after) != shown
         with pytest.raises(ssl.SSLError):
@@ -212,16 +201,16 @@ async def test_a_replaced_certificate_is_shown_to_the_next_client_and_cuts_nobod
 async def test_a_key_that_does_not_belong_to_the_certificate_is_named_and_the_last_good_pair_stays(
     tmp_path: Path, issued: Issued, renewed: Issued
 ) -> None:
-    mounted = Mounted(tmp_path / "tls", issued)
-    async with secured(mounted) as (running, _):
-        mounted.swap(renewed.certificate, issued.key)
+    volume = mounted(tmp_path, issued)
+    async with secured(volume) as (running, _):
+        volume.write(pair(renewed.certificate, issued.key))
         await eventually("it is named", lambda: running.events("rejected") != [])
         assert running.events("rejected")[0]["reason"] == "InvalidCertificate"
-        assert str(mounted.files.certificate) in running.events("rejected")[0]["message"]
+        assert str(files_of(volume).certificate) in running.events("rejected")[0]["message"]
         await (await connect(running, issued.trusting())).close()
-        mounted.swap(renewed.certificate, renewed.key)
+        volume.write(pair(renewed.certificate, renewed.key))
         files = running.sidecar._files
-        await eventually("it is healed", lambda: files._seen[mounted.files.key] == renewed.key)
+        await eventually("it is healed", lambda: files._seen[files_of(volume).key] == renewed.key)
         await (await connect(running, renewed.trusting())).close()
 
 

@@ -10,19 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookkeeping import config, share
 from kvquota_api import usage
 from kvquota_api.memory.blocks import LayerGroup
 from kvquota_api.pod_config import (
     DocumentError,
     JwtIssuer,
     KvPlan,
-    Ladder,
     MediaCost,
     PodConfig,
-    PodRef,
     PoolIdentity,
-    PoolRef,
-    TenantShare,
     TrustedPeer,
     content_digest,
     decode_config,
@@ -32,14 +29,12 @@ from kvquota_api.pod_config import (
 )
 from kvquota_api.usage import EngineUsage, InForce, SyncRequest, UsageReport, decode_report, decode_request
 
+TENANT = "inference/a"
 CONFIG = sealed(
-    PodConfig(
+    config(
+        share("a", hard_blocks=9, max_context_tokens=99),
+        share("b", priority=9, soft_blocks=8),
         generation=3,
-        digest="",
-        pod=PodRef(namespace="shop", name="pod-0", uid="uid-0"),
-        pool=PoolRef(namespace="shop", name="pool"),
-        model="tiny",
-        engine_type="vLLM",
         kv=KvPlan(
             cap_blocks=1024,
             null_blocks=1,
@@ -50,12 +45,7 @@ CONFIG = sealed(
             ranks=2,
             batch_tokens=2048,
         ),
-        ladder=Ladder(),
-        tenants=(
-            TenantShare(id="shop/a", quota="a", priority=0, soft_blocks=0, hard_blocks=9, max_context_tokens=99),
-            TenantShare(id="shop/b", quota="b", priority=9, soft_blocks=8, hard_blocks=2**63 - 1),
-        ),
-        anonymous_tenant="shop/a",
+        anonymous_tenant=TENANT,
         media=MediaCost(image_tokens=100),
     )
 )
@@ -63,9 +53,11 @@ IDENTITY = sealed(
     PoolIdentity(
         digest="",
         pepper="ab" * 32,
-        api_keys={"0" * 64: "shop/a"},
-        jwt=JwtIssuer(issuer="https://i", audience="kv", tenant_claim="team", namespace="shop", keys='{"keys":[]}'),
-        trusted_peer=TrustedPeer(name="x-tenant", secret="1" * 64, tenants={"a": "shop/a"}),
+        api_keys={"0" * 64: TENANT},
+        jwt=JwtIssuer(
+            issuer="https://i", audience="kv", tenant_claim="team", namespace="inference", keys='{"keys":[]}'
+        ),
+        trusted_peer=TrustedPeer(name="x-tenant", secret="1" * 64, tenants={"a": TENANT}),
     )
 )
 REQUEST = SyncRequest(config_digest=CONFIG.digest, identity_digest=IDENTITY.digest, config=msgspec.Raw(encode(CONFIG)))
@@ -77,7 +69,7 @@ SCALARS = st.one_of(
     st.integers(-3, 3),
     st.sampled_from([0.5, -0.5, 1e308, 2**31, 2**63 - 1, 2**63, -(2**70), 10**400]),
     st.text(max_size=5),
-    st.sampled_from(["", "0" * 64, "x" * 254, "\x00", "\ud800", "shop/a", "vLLM", "Enforce", "NaN"]),
+    st.sampled_from(["", "0" * 64, "x" * 254, "\x00", "\ud800", TENANT, "vLLM", "Enforce", "NaN"]),
 )
 ANYTHING = st.recursive(
     SCALARS,
@@ -159,12 +151,12 @@ def refused(decode: Callable[[bytes], object], data: bytes) -> object | None:
 
 @given(st.one_of(mutated(msgspec.to_builtins(CONFIG)).map(resealed), torn(encode(CONFIG)), st.binary(max_size=40)))
 def test_a_config_is_taken_whole_or_refused_in_words(data: bytes) -> None:
-    config = refused(decode_config, data)
-    if config is not None:
-        assert isinstance(config, PodConfig)
-        assert content_digest(config) == config.digest
-        assert decode_config(encode(config)) == config
-        assert config.kv.cap_blocks > config.kv.null_blocks
+    taken = refused(decode_config, data)
+    if taken is not None:
+        assert isinstance(taken, PodConfig)
+        assert content_digest(taken) == taken.digest
+        assert decode_config(encode(taken)) == taken
+        assert taken.kv.cap_blocks > taken.kv.null_blocks
 
 
 @given(st.data())
@@ -174,8 +166,8 @@ def test_a_config_of_other_values_that_is_sealed_by_its_writer_is_read_as_it_was
         written = sealed(msgspec.convert(document, PodConfig))
     except (msgspec.ValidationError, DocumentError):
         return
-    config = refused(decode_config, encode(written))
-    assert config is None or config == written
+    taken = refused(decode_config, encode(written))
+    assert taken is None or taken == written
 
 
 # Identity

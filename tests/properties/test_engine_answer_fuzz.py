@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable
 from contextlib import suppress
-from itertools import pairwise
 
 import httptools
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvquota_sidecar.proxy.engine_answer import AnswerError, AnswerHeads, AnswerReader
+from raw_pieces import cuts, single, split, spoilt
 
 STATUS_LINES = [
     b"HTTP/1.1 200 OK",
@@ -80,27 +80,11 @@ def odd(draw: st.DrawFn) -> bytes:
     return draw(st.sampled_from(INTERIM)) + b"\r\n".join([*lines, b"", b""]) + rest
 
 
-@st.composite
-def mutated(draw: st.DrawFn) -> bytes:
-    """An answer with a few bytes of it changed, lost, doubled or put in."""
-    data = draw(st.one_of(good(), odd()))
-    for _ in range(draw(st.integers(0, 2))):
-        start, end = sorted(draw(st.tuples(*[st.integers(0, len(data))] * 2)))
-        end = min(end, start + draw(st.integers(0, 4)))
-        put_in = draw(st.one_of(st.sampled_from(PIECES), st.binary(max_size=3), st.just(data[start:end] * 2)))
-        data = data[:start] + put_in + data[end:]
-    return data
-
-
+MUTATED = spoilt(st.one_of(good(), odd()), PIECES)
 WIRE = st.one_of(
-    good(), mutated(), mutated(), st.lists(st.sampled_from(PIECES), max_size=12).map(b"".join), st.binary(max_size=99)
+    good(), MUTATED, MUTATED, st.lists(st.sampled_from(PIECES), max_size=12).map(b"".join), st.binary(max_size=99)
 )
-CUTS = st.lists(st.integers(0, 400), max_size=12)
-
-
-def split(data: bytes, cuts: Iterable[int]) -> list[bytes]:
-    places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
-    return [data[start:end] for start, end in pairwise(places)]
+CUTS = cuts(400)
 
 
 def answer(pieces: Iterable[bytes], heads: AnswerHeads | None = None) -> object:
@@ -120,10 +104,10 @@ def answer(pieces: Iterable[bytes], heads: AnswerHeads | None = None) -> object:
 
 @given(WIRE, CUTS)
 @example(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello!", [50])
-def test_the_same_bytes_are_the_same_answer_however_they_are_split(data: bytes, cuts: list[int]) -> None:
+def test_the_same_bytes_are_the_same_answer_however_they_are_split(data: bytes, places: list[int]) -> None:
     whole = answer([data])
-    assert answer(split(data, cuts)) == whole
-    assert answer(split(data, range(len(data)))) == whole
+    assert answer(split(data, places)) == whole
+    assert answer(single(data)) == whole
 
 
 @given(st.lists(WIRE, max_size=5))

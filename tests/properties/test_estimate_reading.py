@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import hypothesis.strategies as st
 import msgspec
+import pytest
 from hypothesis import example, given
 
 from kvquota_sidecar.estimate import reading
@@ -56,21 +58,20 @@ DEEP = st.integers(MAX_DEPTH - 6, MAX_DEPTH + 6).flatmap(
 )
 
 
-def slow(text: bytes) -> str:
-    """What the look at each key says, "" where nothing is wrong."""
+def fault(read: Callable[[bytes], object], text: bytes) -> str:
+    """What is wrong with a text by one of its readers, "" where nothing is."""
     try:
-        scan(text)
+        read(text)
     except ScanError as error:
         return str(error)
     return ""
 
 
-def fast(text: bytes) -> str:
-    try:
-        read_object(text)
-    except ScanError as error:
-        return str(error)
-    return ""
+def read_as_long(text: bytes) -> dict[str, Any]:
+    """What is read where every text counts as long."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "SMALL", 0)
+        return read_object(text)
 
 
 @given(fields(VALUES) | DEEP)
@@ -79,32 +80,23 @@ def fast(text: bytes) -> str:
 @example('{"a":1,"a":1}')
 @example('{"a":[{"b":"","b":""}],"c":"\\"\\""}')
 def test_a_short_text_is_refused_where_a_key_is_named_twice_or_it_is_too_deep(text: str) -> None:
-    assert fast(text.encode()) == slow(text.encode())
+    assert fault(read_object, text.encode()) == fault(scan, text.encode())
 
 
 @given(fields(VALUES) | DEEP)
 @example('{"a":[[[[1]]]],"a":2}')
 def test_and_so_is_a_long_one(text: str) -> None:
-    raw = text.encode()
-    short, reading.SMALL = reading.SMALL, 0  # type: ignore[misc]  # as if it were long
-    try:
-        assert fast(raw) == slow(raw)
-    finally:
-        reading.SMALL = short  # type: ignore[misc]
+    assert fault(read_as_long, text.encode()) == fault(scan, text.encode())
 
 
 @given(fields(VALUES))
 def test_what_is_accepted_is_read_as_any_parser_reads_it(text: str) -> None:
     raw = text.encode()
-    if slow(raw):
+    if fault(scan, raw):
         return
 
     def plain(value: Any) -> Any:
         return json.loads(bytes(value)) if type(value) is msgspec.Raw else value
 
-    short, reading.SMALL = reading.SMALL, 0  # type: ignore[misc]
-    try:
-        long = read_object(raw)
-    finally:
-        reading.SMALL = short  # type: ignore[misc]
-    assert {name: plain(value) for name, value in long.items()} == read_object(raw) == json.loads(text)
+    long = {name: plain(value) for name, value in read_as_long(raw).items()}
+    assert long == read_object(raw) == json.loads(text)

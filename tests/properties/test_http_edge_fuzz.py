@@ -3,7 +3,6 @@
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import pairwise
 from typing import Any
 
 import httptools
@@ -16,6 +15,7 @@ from kvquota_sidecar.proxy.head import Fault, Head, HeadReader, read_head
 from kvquota_sidecar.proxy.hub import Hub, Patience
 from kvquota_sidecar.proxy.reading import Request, RequestReader
 from kvquota_sidecar.proxy.service import Client, Ends
+from raw_pieces import cuts, single, split, spoilt
 
 MAX_BODY_BYTES = 64
 
@@ -83,37 +83,16 @@ def odd(draw: st.DrawFn) -> bytes:
     return b"\r\n".join([*lines, b"", b""]) + draw(st.sampled_from(BODIES))
 
 
-@st.composite
-def mutated(draw: st.DrawFn) -> bytes:
-    """Requests one after the other, with a few bytes of them changed, lost, doubled or put in."""
-    data = b"".join(draw(st.lists(st.one_of(good(), good(), odd()), min_size=1, max_size=3)))
-    for _ in range(draw(st.integers(0, 2))):
-        start, end = sorted(draw(st.tuples(*[st.integers(0, len(data))] * 2)))
-        end = min(end, start + draw(st.integers(0, 4)))
-        put_in = draw(st.one_of(st.sampled_from(PIECES), st.binary(max_size=3), st.just(data[start:end] * 2)))
-        data = data[:start] + put_in + data[end:]
-    return data
-
-
+MUTATED = spoilt(st.lists(st.one_of(good(), good(), odd()), min_size=1, max_size=3).map(b"".join), PIECES)
 WIRE = st.one_of(
     st.lists(good(), min_size=1, max_size=3).map(b"".join),
-    mutated(),
-    mutated(),
+    MUTATED,
+    MUTATED,
     st.lists(st.sampled_from(PIECES), max_size=20).map(b"".join),
     st.binary(max_size=200),
 )
 METHODS = frozenset({"GET", "POST", "HEAD"})  # others the second parser may not know
-CUTS = st.lists(st.integers(0, 400), max_size=12)
-
-
-def split(data: bytes, cuts: Iterable[int]) -> list[bytes]:
-    """The same bytes in pieces; none of them empty."""
-    places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
-    return [data[start:end] for start, end in pairwise(places)]
-
-
-def single(data: bytes) -> list[bytes]:
-    return split(data, range(len(data)))
+CUTS = cuts(400)
 
 
 # The reader
@@ -139,9 +118,9 @@ def events(pieces: Iterable[bytes]) -> Iterator[object]:
 @example(
     b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\nGET / HTTP/1.1\r\n", [70]
 )
-def test_the_same_bytes_are_the_same_events_however_they_are_split(data: bytes, cuts: list[int]) -> None:
+def test_the_same_bytes_are_the_same_events_however_they_are_split(data: bytes, places: list[int]) -> None:
     whole = list(events([data]))
-    assert list(events(split(data, cuts))) == whole
+    assert list(events(split(data, places))) == whole
     assert list(events(single(data))) == whole
 
 
@@ -212,7 +191,7 @@ def test_another_parser_finds_the_same_requests_in_what_is_taken(data: bytes) ->
 # Heads that follow each other
 
 
-@given(st.lists(st.one_of(mutated(), good()).map(lambda data: data.partition(b"\r\n\r\n")[0] + b"\r\n"), max_size=6))
+@given(st.lists(st.one_of(MUTATED, good()).map(lambda data: data.partition(b"\r\n\r\n")[0] + b"\r\n"), max_size=6))
 def test_a_head_is_read_as_if_none_had_been_before_it(heads: list[bytes]) -> None:
     reader = HeadReader()
     for lines in heads:
@@ -300,8 +279,8 @@ def answers(pieces: Sequence[bytes], *, at_once: bool) -> bytes:
 
 @given(WIRE, CUTS)
 @example(b"\r\n\r\n\r\n", [2])
-def test_a_client_gets_the_same_answers_however_its_bytes_arrive(data: bytes, cuts: list[int]) -> None:
+def test_a_client_gets_the_same_answers_however_its_bytes_arrive(data: bytes, places: list[int]) -> None:
     whole = answers([data], at_once=True)
-    assert answers(split(data, cuts), at_once=True) == whole
+    assert answers(split(data, places), at_once=True) == whole
     assert answers(single(data), at_once=False) == whole
     assert whole.count(b"HTTP/1.1 200 ") <= data.count(b" HTTP/1.")

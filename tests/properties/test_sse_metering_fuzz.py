@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable
-from itertools import pairwise
 
 import pytest
 from hypothesis import example, given
@@ -10,8 +9,9 @@ from hypothesis import strategies as st
 
 from kvquota_sidecar.proxy import metering
 from kvquota_sidecar.proxy.metering import StreamMeter, Usage, usage_of_json
+from raw_pieces import cuts, single, split
 
-CUTS = st.lists(st.integers(0, 600), max_size=12)
+CUTS = cuts(600)
 COUNTS = st.one_of(st.integers(-2, 2**70), st.floats(), st.booleans(), st.none(), st.text(max_size=3))
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5))
 ANYTHING = st.recursive(
@@ -65,11 +65,6 @@ def own_usage(prompt: int, output: int) -> bytes:
 STREAMS = st.lists(st.one_of(frames(), GARBAGE, st.binary(max_size=20)), max_size=12).map(b"".join)
 
 
-def split(data: bytes, cuts: Iterable[int]) -> list[bytes]:
-    places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
-    return [data[start:end] for start, end in pairwise(places)]
-
-
 def metered(pieces: Iterable[bytes], *, withholds: bool) -> tuple[bytes, int, Usage | None]:
     """What goes out in all, the tokens, and the usage; the count never falls on the way."""
     meter = StreamMeter(withholds_usage=withholds)
@@ -84,22 +79,22 @@ def metered(pieces: Iterable[bytes], *, withholds: bool) -> tuple[bytes, int, Us
 @given(STREAMS, CUTS)
 @example(b"data: x\n\n\n", [])
 @example(b"\n\r\n\r\n\n", [3])
-def test_a_stream_passes_byte_for_byte_and_counts_alike_however_it_is_cut(data: bytes, cuts: list[int]) -> None:
+def test_a_stream_passes_byte_for_byte_and_counts_alike_however_it_is_cut(data: bytes, places: list[int]) -> None:
     whole = metered([data], withholds=False)
     assert whole[0] == data
-    assert metered(split(data, cuts), withholds=False) == whole
-    assert metered(split(data, range(len(data))), withholds=False) == whole
+    assert metered(split(data, places), withholds=False) == whole
+    assert metered(single(data), withholds=False) == whole
 
 
 @given(STREAMS, CUTS)
 @example(b"data: x\n\n\n", [])
 @example(b"\n\r\n\r\n\n", [3])
 def test_a_stream_that_may_hold_a_frame_of_ours_is_cut_down_alike_however_it_comes(
-    data: bytes, cuts: list[int]
+    data: bytes, places: list[int]
 ) -> None:
     whole = metered([data], withholds=True)
-    assert metered(split(data, cuts), withholds=True) == whole
-    assert metered(split(data, range(len(data))), withholds=True) == whole
+    assert metered(split(data, places), withholds=True) == whole
+    assert metered(single(data), withholds=True) == whole
     if b"usage" not in data:
         assert whole[0] == data
 
@@ -123,8 +118,8 @@ WITHOUT_USAGE = st.one_of(
 @given(
     st.lists(st.one_of(WITHOUT_USAGE, st.builds(own_usage, st.integers(0, 99), st.integers(0, 99))), max_size=10), CUTS
 )
-def test_only_the_frames_that_were_asked_for_here_are_left_out(stream: list[bytes], cuts: list[int]) -> None:
-    out, _, _ = metered(split(b"".join(stream), cuts), withholds=True)
+def test_only_the_frames_that_were_asked_for_here_are_left_out(stream: list[bytes], places: list[int]) -> None:
+    out, _, _ = metered(split(b"".join(stream), places), withholds=True)
     assert out == b"".join(frame for frame in stream if b'"choices": [], "usage": {' not in frame)
 
 
@@ -150,13 +145,10 @@ def test_what_is_deeper_or_longer_than_can_be_read_passes_and_counts_nothing(bod
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=6), CUTS)
-def test_frames_beyond_the_bound_pass_too(sizes: list[int], cuts: list[int]) -> None:
-    original = metering.MAX_FRAME_BYTES
-    metering.MAX_FRAME_BYTES = 24  # type: ignore[misc]  # a bound that examples reach
-    try:
-        data = b"".join(b"data: " + b"x" * size + b"\n\n" for size in sizes)
+def test_frames_beyond_the_bound_pass_too(sizes: list[int], places: list[int]) -> None:
+    data = b"".join(b"data: " + b"x" * size + b"\n\n" for size in sizes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metering, "MAX_FRAME_BYTES", 24)  # a bound that examples reach
         for withholds in (False, True):
-            assert metered(split(data, cuts), withholds=withholds)[0] == data
-            assert metered(split(data, range(len(data))), withholds=withholds)[0] == data
-    finally:
-        metering.MAX_FRAME_BYTES = original  # type: ignore[misc]
+            assert metered(split(data, places), withholds=withholds)[0] == data
+            assert metered(single(data), withholds=withholds)[0] == data

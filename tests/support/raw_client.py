@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import socket
+import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -115,6 +117,20 @@ class RawClient:
         except (asyncio.IncompleteReadError, ConnectionError):
             return replace(got, complete=False)
         return got
+
+
+def _by_fin(client: RawClient) -> None:
+    client.writer.close()
+
+
+def _by_reset(client: RawClient) -> None:
+    raw = client.writer.get_extra_info("socket")
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.reset()
+
+
+LEAVING = {"by FIN": _by_fin, "by RST": _by_reset}
+"""How a client may leave."""
 
 
 def _parsed_head(head: bytes) -> tuple[int, dict[str, str]]:

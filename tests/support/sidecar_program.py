@@ -2,31 +2,23 @@
 
 import json
 import os
+import signal
+import socket
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from kvquota_api import pod_config
 from kvquota_api.pod_config import PodConfig
-from sidecar_rig import TOKEN, config, identity
+from sidecar_rig import KEYS, SEARCH, TOKEN, chat, config, identity, post
 from testcluster.processes import Keeper, Server, wait_until
 
 DEADLINE_SECONDS = 30.0
-
-
-@contextmanager
-def keeping() -> Iterator[Keeper]:
-    """A keeper of the programs that a test starts."""
-    keeper = Keeper()
-    try:
-        yield keeper
-    finally:
-        keeper.stop()
+AUTHORIZED = {"Authorization": f"Bearer {KEYS[SEARCH]}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +79,15 @@ def children(pid: int) -> list[int]:
     return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+def replaced(program: Program, number: int = signal.SIGKILL) -> int:
+    """Send a signal to the child; the child after it, once it serves and the end of the first is in the log."""
+    ended = len(program.events("child_ended"))
+    os.kill(program.child(), number)
+    program.event("child_ended", ended + 1)
+    program.event("serving", ended + 2)
+    return program.child()
+
+
 def mounted(folder: Path, wanted: PodConfig | None = None) -> Path:
     """Config and identity as files of a folder."""
     (folder / "identity").mkdir()
@@ -124,3 +125,20 @@ def send(url: str, body: bytes | None = None, **headers: str) -> tuple[int, byte
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()
+
+
+def begun_stream(program: Program, tokens: int) -> socket.socket:
+    """A client that has begun to get an answer of that many tokens."""
+    where = urlsplit(program.url)
+    client = socket.create_connection((where.hostname, where.port), DEADLINE_SECONDS)
+    client.sendall(post(chat(stream=True, max_tokens=tokens, ignore_eos=True)))
+    assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
+    return client
+
+
+def rest_of(client: socket.socket) -> bytes:
+    """All that comes up to the end of the connection."""
+    rest = b""
+    while more := client.recv(65536):
+        rest += more
+    return rest

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import io
 import json
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ TOKEN = "the-token-of-the-pool"
 SEARCH, BATCH, OTHER = "shop/search", "shop/batch", "shop/other"
 KEYS = {SEARCH: "kvq-" + "5e" * 32, BATCH: "kvq-" + "ba" * 32, OTHER: "kvq-" + "07" * 32}
 BLOCK_TOKENS = 16
+LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
 def share(tenant: str, *, soft: int, hard: int, concurrent: int | None = None) -> TenantShare:
@@ -127,7 +129,15 @@ def get(path: str, *headers: str) -> bytes:
 
 def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """Run a test on uvloop, where the sidecar is a program, and on asyncio's own loop, where it is inside another."""
+    return _on(test, "asyncio", "uvloop")
 
+
+def on_the_programs_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test on uvloop alone, where the sidecar is a program: for what takes hundreds of requests."""
+    return _on(test, "uvloop")
+
+
+def _on(test: Callable[..., Coroutine[Any, Any, None]], *loops: str) -> Callable[..., None]:
     def run(loop: Callable[[], asyncio.AbstractEventLoop], **given: Any) -> None:
         with asyncio.Runner(loop_factory=loop) as runner:
             runner.run(test(**given))
@@ -138,9 +148,14 @@ def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..
     ]
     vars(run).update(__signature__=inspect.Signature(own), pytestmark=getattr(test, "pytestmark", []))
     run.__name__, run.__doc__, run.__module__ = test.__name__, test.__doc__, test.__module__
-    loops = [pytest.param(asyncio.new_event_loop, id="asyncio"), pytest.param(uvloop.new_event_loop, id="uvloop")]
-    parametrized: Callable[..., None] = pytest.mark.parametrize("loop", loops)(run)
+    parametrized: Callable[..., None] = pytest.mark.parametrize("loop", [LOOPS[each] for each in loops], ids=loops)(run)
     return parametrized
+
+
+def need_namespaces() -> None:
+    """Skip the test, as those of the node are skipped, where it may make no namespaces."""
+    if os.geteuid() != 0:
+        pytest.skip("namespaces need root")
 
 
 async def eventually(what: str, happened: Callable[[], bool]) -> None:
