@@ -3,13 +3,16 @@
 import asyncio
 import resource
 import socket
+from collections import Counter
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 
 import pytest
 
 from kvquota_sidecar.estimate.outputs import FEWEST
 from kvquota_sidecar.proxy.client_side import MAX_AHEAD_BYTES
 from kvquota_sidecar.proxy.hub import Patience
+from kvquota_sidecar.telemetry.journal import LINES_PER_SECOND, RARE_LINES
 from raw_client import LEAVING, RawClient
 from raw_engine import EngineConnection, frame
 from sidecar_rig import (
@@ -63,6 +66,21 @@ STAGES = {
     "within a chunk": half_a_chunk,
     "within a plain answer": a_plain_part,
 }
+
+
+@on_both_loops
+async def test_many_that_leave_at_once_leave_the_log_room_for_what_is_rare() -> None:
+    many = LINES_PER_SECOND + 3 * RARE_LINES  # and there is room for 107
+    async with both_ends() as (running, _), AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(await running.connect()) for _ in range(many)]
+        for client in clients:
+            client.send(post(chat(stream=True)))
+        await eventually("all are with the engine", lambda: running.in_flight() == many)
+        for client in clients:
+            client.reset()
+        await running.idle()
+        seconds = Counter(int(line["at"]) for line in running.events("client_gone"))
+    assert 0 < max(seconds.values()) <= LINES_PER_SECOND
 
 
 @pytest.mark.parametrize("leave", LEAVING.values(), ids=LEAVING)

@@ -351,7 +351,7 @@ class Relay:
         if job.ticket is not None:
             self._release(job.ticket, _CAUSES[outcome])
         desk.tally.requests[job.route.path, outcome] += 1
-        if self._is_news(outcome):
+        if self._is_news(outcome) and desk.journal.may_write():
             self._report(outcome, refusal)
 
     def _release(self, ticket: int, cause: Cause) -> None:
