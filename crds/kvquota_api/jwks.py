@@ -28,7 +28,7 @@ from typing import Final, Literal
 
 import msgspec
 
-MAX_CHARACTERS: Final = 262_144  # of a set: 64 keys with their certificates
+MAX_JWKS_CHARACTERS: Final = 262_144  # of a set: 64 keys with their certificates
 MAX_KEYS: Final = 64  # issuers publish two to ten
 MIN_RSA_BITS: Final = 2048  # RFC 7518, section 3.3
 MAX_RSA_BITS: Final = 8192  # bounds what one verification costs
@@ -87,8 +87,6 @@ _CURVES: Final[Mapping[str, _Curve]] = {
         0x0051953EB9618E1C9A1F929A21A0B68540EEA2DA725B99B315F3B8B489918EF109E156193951EC7E937B1652C0BD3BB1BF073573DF883D2C34F1EF451FD46B503F00,
     ),
 }
-
-
 _ABSENT: Final = msgspec.Raw()  # false
 
 
@@ -113,8 +111,10 @@ class _Set(msgspec.Struct, frozen=True):
 
 def read_jwks(text: str) -> tuple[PublicKey, ...]:
     """The keys of a set that may verify tokens, at least one. Raises JwksError."""
-    if len(text) > MAX_CHARACTERS:
-        raise JwksError(f"it has {len(text):,} characters, {MAX_CHARACTERS:,} at most are read: publish fewer keys")
+    if len(text) > MAX_JWKS_CHARACTERS:
+        raise JwksError(
+            f"it has {len(text):,} characters, {MAX_JWKS_CHARACTERS:,} at most are read: publish fewer keys"
+        )
     try:
         found = msgspec.json.decode(text, type=_Set).keys
     except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:

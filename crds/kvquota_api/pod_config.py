@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 
 from kvquota_api.amounts import Tokens
+from kvquota_api.jwks import MAX_JWKS_CHARACTERS
 from kvquota_api.memory.blocks import LayerGroup
 from kvquota_api.memory.worth import Worth
 
@@ -151,7 +152,7 @@ class JwtIssuer(_Document, frozen=True, kw_only=True):
     audience: Name
     tenant_claim: Name
     namespace: Name
-    keys: Annotated[str, msgspec.Meta(max_length=262_144)]
+    keys: Annotated[str, msgspec.Meta(max_length=MAX_JWKS_CHARACTERS)]
 
 
 class TrustedPeer(_Document, frozen=True, kw_only=True):

@@ -48,10 +48,7 @@ _WARNED: Final = (PLAN_VALID, PODS_GOVERNED, QUOTA_WITHIN_CAPACITY, READY)
 _FOLLOWS: Final = frozenset({"InvalidSpec", "PoolInvalid", "NoPlan", "NoShare"})
 # May be in the cluster, is in force all the same, or works once an engine has reported its blocks.
 _MILD: Final = frozenset(
-    {
-        *("APIKeyNotFound", "JWTKeysNotFound", "Oversubscribed", "HardAbovePool", "SoftAboveHard"),
-        "UnknownArchitecture",
-    }
+    ("APIKeyNotFound", "JWTKeysNotFound", "Oversubscribed", "HardAbovePool", "SoftAboveHard", "UnknownArchitecture")
 )
 _PATH: Final = re.compile(r"^(spec(?:\.[A-Za-z]+|\[[0-9]+\])+): (.*)$", re.DOTALL)
 

@@ -93,8 +93,7 @@ async def test_ranks_have_a_pool_each_and_a_request_goes_to_the_one_it_names(two
 
     async with sampler_of(two_ranks) as sampler, client_of(two_ranks) as client:
         idle = await sampled(sampler)
-        nothing = {"used_blocks": Blocks(0), "running": 0, "waiting": 0}
-        assert idle.ranks == (RankSample(0, **nothing), RankSample(1, **nothing))  # type: ignore[arg-type]  # of each field
+        assert idle.ranks == tuple(RankSample(rank, used_blocks=Blocks(0), running=0, waiting=0) for rank in (0, 1))
         assert (idle.blocks, idle.block_tokens, idle.used_blocks) == (256, 32, 0)
         asking = [
             asyncio.create_task(client.post(COMPLETION, body(90 + n), X_data_parallel_rank="1")) for n in range(2)

@@ -1,4 +1,4 @@
-"""Fixtures for tests that need an engine."""
+"""Fixtures for tests that need an engine, or start programs of their own."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -7,9 +7,20 @@ import pytest
 from kvquota_fakeengine.clock import ManualClock
 from kvquota_fakeengine.server import FakeEngineServer
 from kvquota_fakeengine.settings import EngineSettings
+from testcluster.processes import Keeper
 from testengine.client import EngineClient, client_of
 from testengine.port import EngineUnderTest
 from testengine.vllm import VllmEngine
+
+
+@pytest.fixture
+def keeper() -> Iterator[Keeper]:
+    """Starts programs, and ends those that are left when the test is over."""
+    keeper = Keeper()
+    try:
+        yield keeper
+    finally:
+        keeper.stop()
 
 
 @pytest.fixture(scope="session")

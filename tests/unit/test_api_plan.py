@@ -37,20 +37,22 @@ def config(**changes: Any) -> dict[str, Any]:
     return {"inline": {key: value for key, value in merged.items() if value is not None}}
 
 
+WORKED_EXAMPLE: dict[str, Any] = {
+    "memory": {"kvPool": {"percent": 45}, "activation": "6Gi", "safetyMarginPercent": 8},
+    "model__weightDtype": "bf16",
+    "engine__version": "0.32",
+    "engine__blockSize": 16,
+    "engine__maxNumSeqs": 256,
+    "engine__maxNumBatchedTokens": 8192,
+    "engine__prefixCaching": True,
+    "engine__asyncScheduling": True,
+    "gpu__platform": "cuda-sm90",
+}
+
+
 def test_the_worked_example() -> None:
     """45 % of 80 GiB are 36 GiB, and a block of 16 tokens of 131,072 bytes is 2 MiB: 18,432 blocks."""
-    result = plan(
-        memory={"kvPool": {"percent": 45}, "activation": "6Gi", "safetyMarginPercent": 8},
-        model__weightDtype="bf16",
-        engine__version="0.32",
-        engine__blockSize=16,
-        engine__maxNumSeqs=256,
-        engine__maxNumBatchedTokens=8192,
-        engine__prefixCaching=True,
-        engine__asyncScheduling=True,
-        gpu__platform="cuda-sm90",
-    )
-
+    result = plan(**WORKED_EXAMPLE)
     assert result == PoolPlan(
         cap_blocks=18432,
         null_blocks=1,

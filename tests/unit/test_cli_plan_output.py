@@ -40,69 +40,72 @@ def answered(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     return answer
 
 
+CARD_AS_JSON = {
+    "model": "llama-3.1-8b",
+    "architecture": "LlamaForCausalLM",
+    "engine": "vllm",
+    "version": "0.32",
+    "platform": "cuda-sm90",
+    "parallelism": {"tensor": 1, "pipeline": 1, "data": 1, "decodeContext": 1},
+    "fits": True,
+    "problem": None,
+    "maxModelLen": 32768,
+    "bytesPerToken": 131072,
+    "bytesPerBlock": 2097152,
+    "blockTokens": 16,
+    "blocks": 26112,
+    "nullBlocks": 1,
+    "kvBytes": 54760833024,
+    "minBytes": 4297064448,
+    "tokens": 417792,
+    "loggedTokens": 417792,
+    "concurrency": 12.75,
+    "groups": [
+        {
+            "kind": "Full",
+            "layers": 32,
+            "pageBytes": 2097152,
+            "blockTokens": 16,
+            "windowTokens": None,
+            "fixedBlocks": None,
+            "blocksOfLongest": 2048,
+        }
+    ],
+    "partition": {
+        "card": 85899345920,
+        "weights": 16106127360,
+        "activation": 5368709120,
+        "kvPool": 54760833024,
+        "other": 1073741824,
+        "safetyMargin": 8589934592,
+        "free": 0,
+    },
+    "capacity": [
+        {"contextTokens": 1024, "requests": 407, "blocksPerRequest": 64},
+        {"contextTokens": 8192, "requests": 50, "blocksPerRequest": 512},
+        {"contextTokens": 32768, "requests": 12, "blocksPerRequest": 2048},
+    ],
+    "advice": [
+        {
+            "reason": "QuantiseKvCache",
+            "message": "quantise the KV cache (--kv-dtype fp8): 65,536 B per token instead of 131,072 B, then 25"
+            " requests of 32,768 tokens fit into 51 GiB of KV cache",
+            "fits": True,
+            "blocks": 52224,
+            "kvBytes": 54760833024,
+            "maxModelLen": 32768,
+            "concurrency": 25.5,
+            "weights": 16106127360,
+        }
+    ],
+    "assumptions": [],
+    "warnings": [],
+}
+
+
 def test_a_plan_of_a_card_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--model", "llama-3.1-8b", "--gpu-memory", "80GiB", "--gpu-memory-utilization", "0.9", *STATED)
-    assert answered(capsys, *words, *CACHE, "bf16") == {
-        "model": "llama-3.1-8b",
-        "architecture": "LlamaForCausalLM",
-        "engine": "vllm",
-        "version": "0.32",
-        "platform": "cuda-sm90",
-        "parallelism": {"tensor": 1, "pipeline": 1, "data": 1, "decodeContext": 1},
-        "fits": True,
-        "problem": None,
-        "maxModelLen": 32768,
-        "bytesPerToken": 131072,
-        "bytesPerBlock": 2097152,
-        "blockTokens": 16,
-        "blocks": 26112,
-        "nullBlocks": 1,
-        "kvBytes": 54760833024,
-        "minBytes": 4297064448,
-        "tokens": 417792,
-        "loggedTokens": 417792,
-        "concurrency": 12.75,
-        "groups": [
-            {
-                "kind": "Full",
-                "layers": 32,
-                "pageBytes": 2097152,
-                "blockTokens": 16,
-                "windowTokens": None,
-                "fixedBlocks": None,
-                "blocksOfLongest": 2048,
-            }
-        ],
-        "partition": {
-            "card": 85899345920,
-            "weights": 16106127360,
-            "activation": 5368709120,
-            "kvPool": 54760833024,
-            "other": 1073741824,
-            "safetyMargin": 8589934592,
-            "free": 0,
-        },
-        "capacity": [
-            {"contextTokens": 1024, "requests": 407, "blocksPerRequest": 64},
-            {"contextTokens": 8192, "requests": 50, "blocksPerRequest": 512},
-            {"contextTokens": 32768, "requests": 12, "blocksPerRequest": 2048},
-        ],
-        "advice": [
-            {
-                "reason": "QuantiseKvCache",
-                "message": "quantise the KV cache (--kv-dtype fp8): 65,536 B per token instead of 131,072 B, then 25"
-                " requests of 32,768 tokens fit into 51 GiB of KV cache",
-                "fits": True,
-                "blocks": 52224,
-                "kvBytes": 54760833024,
-                "maxModelLen": 32768,
-                "concurrency": 25.5,
-                "weights": 16106127360,
-            }
-        ],
-        "assumptions": [],
-        "warnings": [],
-    }
+    assert answered(capsys, *words, *CACHE, "bf16") == CARD_AS_JSON
 
 
 def test_a_plan_of_a_card_as_a_person_reads_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -231,12 +234,7 @@ def test_no_model_is_a_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_a_plan_as_a_pool_that_is_ready_to_apply(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("--model", "llama-3.1-8b", "--gpu-memory", "79.18GiB", "--gpu-memory-utilization", "0.9", *STATED)
-    code, out, _ = run(capsys, *words, "--tp", "2", "--context", "1k,8k", "-o", "yaml")
-    assert (code, out) == (
-        0,
-        """\
+POOL_AS_YAML = """\
 # Planned by kvquota. Before you apply it: the selector must match the labels of your pods, and spec.model.name must be
 # what clients send as "model".
 apiVersion: kvquota.dev/v1alpha1
@@ -278,8 +276,13 @@ spec:
       weight: 1
     - contextTokens: 8192
       weight: 1
-""",
-    )
+"""
+
+
+def test_a_plan_as_a_pool_that_is_ready_to_apply(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--model", "llama-3.1-8b", "--gpu-memory", "79.18GiB", "--gpu-memory-utilization", "0.9", *STATED)
+    code, out, _ = run(capsys, *words, "--tp", "2", "--context", "1k,8k", "-o", "yaml")
+    assert (code, out) == (0, POOL_AS_YAML)
     assert validate(yaml.safe_load(out)) == []
 
 

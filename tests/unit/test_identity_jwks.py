@@ -6,7 +6,7 @@ import pytest
 from jwt.algorithms import get_default_algorithms
 
 from identities import jwks, public_jwk
-from kvquota_api.jwks import MAX_CHARACTERS, MAX_KEYS, JwksError, canonical_jwks, read_jwks
+from kvquota_api.jwks import MAX_JWKS_CHARACTERS, MAX_KEYS, JwksError, canonical_jwks, read_jwks
 
 EC, RSA, ED, ED448 = public_jwk("P-256"), public_jwk("RSA"), public_jwk("Ed25519"), public_jwk("Ed448")
 _RSA_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
@@ -65,7 +65,7 @@ REFUSED = {
     "keys that are none": ('{"keys": ["x"]}', "it is no JSON Web Key Set"),
     "an empty set": (jwks(), "no public key for signatures"),
     "too many keys": (jwks(*[{"kty": "x"}] * (MAX_KEYS + 1)), "it has 65 keys, 64 at most"),
-    "too long": (" " * MAX_CHARACTERS + "{", "it has 262,145 characters, 262,144 at most"),
+    "too long": (" " * MAX_JWKS_CHARACTERS + "{", "it has 262,145 characters, 262,144 at most"),
     "a private RSA key": (jwks({**RSA, "d": "AQAB"}), "keys[0] is a private or symmetric key"),
     "a private key of another purpose": (jwks(EC, {**RSA, "d": 5, "use": "enc"}), "keys[1] is a private or symmetric"),
     "a symmetric key": (jwks({"kty": "oct", "k": "c2VjcmV0"}), "keys[0] is a private or symmetric key"),

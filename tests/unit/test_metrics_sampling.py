@@ -35,8 +35,8 @@ class Pages:
     answers: dict[str, bytes]
     asked: list[str] = field(default_factory=list)
     heads: list[bytes] = field(default_factory=list)
-
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
+    wall: float = WALL  # what the clock beside it shows
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writers.append(writer)
@@ -67,7 +67,7 @@ async def sampling(pages: Pages, engine_type: str | None = None) -> AsyncIterato
     async with server:
         pool = EnginePool(EngineAddress(host, port), loop.create_task, loop.time)
         try:
-            yield MetricsSampler(pool, lambda: engine_type, lambda: WALL)
+            yield MetricsSampler(pool, lambda: engine_type, lambda: pages.wall)
         finally:
             pool.close()
             await pages.close()
@@ -108,7 +108,7 @@ async def test_llamacpp_with_another_start_header_has_started_again() -> None:
     async with sampling(pages) as sampler:
         first = await sampler.sample()
         pages.answers["/metrics"] = page(LLAMACPP, "Process-Start-Time-Unix: 77")
-        sampler._lives._wall = lambda: WALL + 9
+        pages.wall += 9
         second = await sampler.sample()
     assert first is not None
     assert second is not None
@@ -131,7 +131,7 @@ async def test_sglang_that_has_started_again_is_asked_again() -> None:
     async with sampling(pages) as sampler:
         await sampler.sample()
         pages.answers["/metrics"] = page(SGLANG.replace(b" 9\n", b" 1\n"))
-        sampler._lives._wall = lambda: WALL + 9
+        pages.wall += 9
         await sampler.sample()
     assert pages.asked == ["/metrics", "/get_server_info"] * 2
 

@@ -104,6 +104,73 @@ def test_two_pods_share_a_pool_limit_of_both_and_each_has_the_soft():
     assert [config.tenants[1].max_concurrent_requests for config in (first, second)] == [16, 16]
 
 
+MOMENT = "2026-11-01T12:00:00Z"
+SEARCH_STATUS = {
+    "observedGeneration": 1,
+    "conditions": [
+        {
+            "type": "Ready",
+            "status": "True",
+            "reason": "InForce",
+            "message": "the quota is in force on every governed pod of its pool",
+            "lastTransitionTime": MOMENT,
+            "observedGeneration": 1,
+        },
+        {
+            "type": "QuotaWithinCapacity",
+            "status": "True",
+            "reason": "WithinCapacity",
+            "message": "soft and hard are given as they are stated",
+            "lastTransitionTime": MOMENT,
+            "observedGeneration": 1,
+        },
+        {
+            "type": "UsageObserved",
+            "status": "True",
+            "reason": "Reported",
+            "message": "every governed pod of the pool reports",
+            "lastTransitionTime": MOMENT,
+            "observedGeneration": 1,
+        },
+        {
+            "type": "GuaranteeKept",
+            "status": "True",
+            "reason": "Kept",
+            "message": "every request inside soft found room in the last ten minutes",
+            "lastTransitionTime": MOMENT,
+            "observedGeneration": 1,
+        },
+        {
+            "type": "Degraded",
+            "status": "False",
+            "reason": "NotDegraded",
+            "message": "nothing was ended or answered with less in the last ten minutes",
+            "lastTransitionTime": MOMENT,
+            "observedGeneration": 1,
+        },
+    ],
+    "state": "Refusing",
+    "priority": 100,
+    "soft": {"blocks": 7_372, "tokens": 117_952},
+    "hard": {"blocks": 11_058, "tokens": 176_928},
+    "reserved": {"blocks": 11_000, "tokens": 176_000},
+    "used": {"blocks": 9_000, "tokens": 144_000},
+    "overSoft": {"blocks": 4_000, "tokens": 64_000},
+    "inFlight": 22,
+    "recent": {
+        "admitted": 40,
+        "rejectedTotal": 2,
+        "rejected": {"tenant_kv_quota_exceeded": 2},
+        "evicted": 0,
+    },
+    "lastRefusal": {
+        "code": "tenant_kv_quota_exceeded",
+        "message": "would pass hard",
+        "time": MOMENT,
+    },
+}
+
+
 def test_the_status_of_a_quota_in_use():
     recent = Counts(admitted=40, rejected={"tenant_kv_quota_exceeded": 2}, degraded={})
     refusal = Refusal(code="tenant_kv_quota_exceeded", message="would pass hard", at=1_793_534_400.75)
@@ -111,71 +178,40 @@ def test_the_status_of_a_quota_in_use():
         "search", reserved=11_000, used=9_000, over_soft=4_000, in_flight=22, recent=recent, refusal=refusal
     )
     plan = make.decided(reports=make.reported(make.report(usage)))
-    moment = "2026-11-01T12:00:00Z"
-    assert plan.quota_statuses["search"] == {
-        "observedGeneration": 1,
-        "conditions": [
-            {
-                "type": "Ready",
-                "status": "True",
-                "reason": "InForce",
-                "message": "the quota is in force on every governed pod of its pool",
-                "lastTransitionTime": moment,
-                "observedGeneration": 1,
-            },
-            {
-                "type": "QuotaWithinCapacity",
-                "status": "True",
-                "reason": "WithinCapacity",
-                "message": "soft and hard are given as they are stated",
-                "lastTransitionTime": moment,
-                "observedGeneration": 1,
-            },
-            {
-                "type": "UsageObserved",
-                "status": "True",
-                "reason": "Reported",
-                "message": "every governed pod of the pool reports",
-                "lastTransitionTime": moment,
-                "observedGeneration": 1,
-            },
-            {
-                "type": "GuaranteeKept",
-                "status": "True",
-                "reason": "Kept",
-                "message": "every request inside soft found room in the last ten minutes",
-                "lastTransitionTime": moment,
-                "observedGeneration": 1,
-            },
-            {
-                "type": "Degraded",
-                "status": "False",
-                "reason": "NotDegraded",
-                "message": "nothing was ended or answered with less in the last ten minutes",
-                "lastTransitionTime": moment,
-                "observedGeneration": 1,
-            },
-        ],
-        "state": "Refusing",
-        "priority": 100,
-        "soft": {"blocks": 7_372, "tokens": 117_952},
-        "hard": {"blocks": 11_058, "tokens": 176_928},
-        "reserved": {"blocks": 11_000, "tokens": 176_000},
-        "used": {"blocks": 9_000, "tokens": 144_000},
-        "overSoft": {"blocks": 4_000, "tokens": 64_000},
-        "inFlight": 22,
-        "recent": {
-            "admitted": 40,
-            "rejectedTotal": 2,
-            "rejected": {"tenant_kv_quota_exceeded": 2},
-            "evicted": 0,
-        },
-        "lastRefusal": {
-            "code": "tenant_kv_quota_exceeded",
-            "message": "would pass hard",
-            "time": "2026-11-01T12:00:00Z",
-        },
-    }
+    assert plan.quota_statuses["search"] == SEARCH_STATUS
+
+
+REST_OF_POOL_STATUS = {
+    "observedGeneration": 3,
+    "state": "Shed",
+    "kv": {
+        "bytesPerToken": 131_072,
+        "blockTokens": 16,
+        "bytesPerBlock": 2_097_152,
+        "cap": {"blocks": 18_432, "tokens": 294_912},
+        "measured": {"blocks": 18_432, "tokens": 294_912},
+        "reserved": {"blocks": 4_000, "tokens": 64_000},
+        "used": {"blocks": 3_500, "tokens": 56_000},
+        "unattributed": {"blocks": 10, "tokens": 160},
+        "accounting": "Estimated",
+    },
+    "pressurePercent": 22,
+    "rung": "Shed",
+    "recent": {"admitted": 9, "rejectedTotal": 0, "evicted": 1},
+    "capacity": [
+        {"contextTokens": 1_024, "requests": 287},
+        {"contextTokens": 8_192, "requests": 35},
+        {"contextTokens": 32_768, "requests": 8},
+    ],
+    "pods": {"expected": 1, "reporting": 1, "stale": 0, "summary": "1/1"},
+    "advice": [
+        {
+            "reason": "QuantiseKvCache",
+            "message": "quantise the KV cache (spec.model.kvCacheDtype: fp8): 65,536 B per token instead of 131,072"
+            " B, then 17 requests of 32,768 tokens fit into 36 GiB of KV cache",
+        }
+    ],
+}
 
 
 def test_the_status_of_a_pool_in_use():
@@ -202,37 +238,7 @@ def test_the_status_of_a_pool_in_use():
         "6553Mi",
         {"weights", "activation", "kvPool", "other", "safetyMargin"},
     )
-    assert status == {
-        "observedGeneration": 3,
-        "state": "Shed",
-        "kv": {
-            "bytesPerToken": 131_072,
-            "blockTokens": 16,
-            "bytesPerBlock": 2_097_152,
-            "cap": {"blocks": 18_432, "tokens": 294_912},
-            "measured": {"blocks": 18_432, "tokens": 294_912},
-            "reserved": {"blocks": 4_000, "tokens": 64_000},
-            "used": {"blocks": 3_500, "tokens": 56_000},
-            "unattributed": {"blocks": 10, "tokens": 160},
-            "accounting": "Estimated",
-        },
-        "pressurePercent": 22,
-        "rung": "Shed",
-        "recent": {"admitted": 9, "rejectedTotal": 0, "evicted": 1},
-        "capacity": [
-            {"contextTokens": 1_024, "requests": 287},
-            {"contextTokens": 8_192, "requests": 35},
-            {"contextTokens": 32_768, "requests": 8},
-        ],
-        "pods": {"expected": 1, "reporting": 1, "stale": 0, "summary": "1/1"},
-        "advice": [
-            {
-                "reason": "QuantiseKvCache",
-                "message": "quantise the KV cache (spec.model.kvCacheDtype: fp8): 65,536 B per token instead of 131,072"
-                " B, then 17 requests of 32,768 tokens fit into 36 GiB of KV cache",
-            }
-        ],
-    }
+    assert status == REST_OF_POOL_STATUS
 
 
 def test_a_quota_that_is_edited_changes_the_config_and_its_generation():

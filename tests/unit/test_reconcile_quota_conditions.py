@@ -147,6 +147,21 @@ def test_ready(fields, expected):
             id="the guarantees of the others are not lent",
         ),
         pytest.param(
+            {
+                "pool": make.pool(model__maxModelLen=262_144, engine__parallelism__data=2, gpu__count=2),
+                "quotas": search(),
+                "reports": make.reported(make.report(blocks=10_001)),
+            },
+            (
+                "True",
+                "HardAboveLending",
+                "one request of more than 10,000 blocks (160,000 tokens) is refused for good even on an idle pod, since"
+                " the guarantees of the others and the shed threshold leave no more: raise soft for such requests, or"
+                " set maxContextTokens to what fits",
+            ),
+            id="a request lives on one rank, however much the pod lends",
+        ),
+        pytest.param(
             TWO | {"pods": ()},
             (
                 "False",

@@ -179,16 +179,9 @@ def _shorter_context(plan: CardPlan, terms: Terms) -> Iterator[Advice]:
     streams = plan.request.inputs.streams
     if now is None or other is None or other.cache is None or other.cache.max_model_len * streams >= now:
         return
-    fits, was = (
-        (other.cache.max_model_len * streams, now)
-        if terms.whole_context
-        else (
-            other.cache.max_model_len,
-            now // streams,
-        )
-    )
-    term = terms.max_model_len.format(fits)
-    yield Advice("ShortenContext", f"shorten the context ({term} instead of {was}): {outcome(other)}", other)
+    said = 1 if terms.whole_context else streams
+    term = terms.max_model_len.format(other.cache.max_model_len * streams // said)
+    yield Advice("ShortenContext", f"shorten the context ({term} instead of {now // said}): {outcome(other)}", other)
 
 
 def _more_gpus(plan: CardPlan, terms: Terms) -> Iterator[Advice]:

@@ -29,9 +29,9 @@ class KeyReader:
         return {(name, key): read_key(secrets[name], name, key) for name, key in wanted}
 
     def expire(self, namespace: str) -> None:
-        """A quota of the namespace was edited: read its keys anew."""
+        """A pool or a quota of the namespace was edited: read its keys anew."""
         self._secrets.expire(object_path(CORE, namespace, "secrets") + "/")
 
     def sweep(self) -> None:
-        """Forget Secrets that no quota names any more."""
+        """Forget Secrets that nothing names any more."""
         self._secrets.sweep()

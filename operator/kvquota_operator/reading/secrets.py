@@ -22,17 +22,17 @@ from kvquota_api.model_pool import ModelPool
 from kvquota_api.resource import KeyRef
 from kvquota_api.sidecar_spec import JwtKeys
 from kvquota_api.tenant_quota import TenantQuota
+from kvquota_operator.reconcile.issuing import NOT_FOUND as SET_NOT_FOUND
 from kvquota_operator.reconcile.observed import InvalidSeen, KeyFound, KeyProblem
 
 NOT_FOUND: Final = "APIKeyNotFound"
 WRONG_TYPE: Final = "WrongSecretType"
 UNREADABLE: Final = "APIKeyUnreadable"
-SET_NOT_FOUND: Final = "JWTKeysNotFound"
 
 
 @dataclass(frozen=True, slots=True)
 class KeySecret:
-    """What is kept of a Secret that a quota names: its type, and its entries only where the type allows it."""
+    """What is kept of a Secret that a quota or a pool names: its type, and its entries only where the type allows it."""
 
     type: str
     data: Mapping[str, str] = field(repr=False)

@@ -37,7 +37,7 @@ class Documents:
     @property
     def directory(self) -> Directory | None:
         """Config and identity as requests need them; None before the first config."""
-        return None if self.config is None else Directory.of(self.config, self.identity)
+        return None if self.config is None else Directory(self.config, self.identity)
 
     @property
     def rejected(self) -> Rejected | None:

@@ -72,6 +72,12 @@ def total(values: Mapping[_K, float]) -> int | None:
     return round(sum(values.values())) if values else None
 
 
+def sum_of(found: Found, names: Iterable[str]) -> float | None:
+    """Of all samples of all the names; None where none of them is there."""
+    values = [sample.value for name in names for sample in found.get(name, ())]
+    return sum(values) if values else None
+
+
 def rank_of(values: Mapping[str, float], rank: str) -> int | None:
     """The value of one rank, whole; None where it does not say."""
     return round(values[rank]) if rank in values else None

@@ -21,7 +21,7 @@ from typing import Annotated, Final
 import msgspec
 
 from kvquota_api.amounts import Blocks, Tokens
-from kvquota_sidecar.engines.exposition import LARGEST, first_of, read
+from kvquota_sidecar.engines.exposition import LARGEST, first_of, read, sum_of
 from kvquota_sidecar.engines.reading import Marks, Reading
 from kvquota_sidecar.ledger.asking import EngineSample
 
@@ -64,7 +64,6 @@ def read_llamacpp(text: str, start: bytes, slots: tuple[Slot, ...]) -> Reading |
     if not found and not slots:
         return None
     running, waiting = (next((int(each.value) for each in first_of(found, name)), None) for name in (RUNNING, WAITING))
-    work = [sample.value for name in WORK for sample in found.get(name, ())]
     sample = EngineSample(
         blocks=_pool(slots),
         block_tokens=_CELL,
@@ -72,7 +71,7 @@ def read_llamacpp(text: str, start: bytes, slots: tuple[Slot, ...]) -> Reading |
         running=running if running is not None or not slots else sum(slot.is_processing for slot in slots),
         waiting=waiting,
     )
-    return Reading(sample, Marks(constants=(start,) if start else (), work=sum(work) if work else None))
+    return Reading(sample, Marks(constants=(start,) if start else (), work=sum_of(found, WORK)))
 
 
 def _pool(slots: tuple[Slot, ...]) -> Blocks | None:

@@ -32,6 +32,7 @@ from kvquota_sidecar.engines.exposition import (
     rank_of,
     ranks_in,
     read,
+    sum_of,
     total,
 )
 from kvquota_sidecar.engines.reading import Marks, Reading
@@ -89,7 +90,7 @@ def _sample(found: Found, info: SglangInfo) -> EngineSample:
     return EngineSample(
         blocks=blocks,
         block_tokens=Tokens(page) if page else None,
-        used_blocks=added(Blocks(round(used[name])) if name in used else None for name in (names or used)),
+        used_blocks=added(_blocks(used, name) for name in (names or used)),
         running=total(running),
         waiting=total(waiting),
         preemptions=total(_of_all(found, PREEMPTIONS)),
@@ -121,11 +122,10 @@ def _smallest(found: Found, aliases: tuple[str, ...]) -> int | None:
 
 
 def _marks(found: Found) -> Marks:
-    work = [sample.value for name in WORK for sample in found.get(name, ())]
     return Marks(
         starts=frozenset(sample.value for sample in first_of(found, STARTED_AT)),
         constants=tuple(_told(sample) for name in STARTUP for sample in found.get(name, ()) if sample.value),
-        work=sum(work) if work else None,
+        work=sum_of(found, WORK),
     )
 
 

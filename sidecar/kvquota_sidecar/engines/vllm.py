@@ -21,7 +21,18 @@ from collections.abc import Mapping
 from typing import Final
 
 from kvquota_api.amounts import Blocks, Tokens
-from kvquota_sidecar.engines.exposition import Found, Sample, added, by_label, first_of, rank_of, ranks_in, read, total
+from kvquota_sidecar.engines.exposition import (
+    Found,
+    Sample,
+    added,
+    by_label,
+    first_of,
+    rank_of,
+    ranks_in,
+    read,
+    sum_of,
+    total,
+)
 from kvquota_sidecar.engines.reading import Marks, Reading
 from kvquota_sidecar.ledger.asking import EngineSample, RankSample
 
@@ -65,10 +76,7 @@ def _sample(found: Found) -> EngineSample:
 
 
 def _marks(found: Found) -> Marks:
-    work = [sample.value for name in WORK for sample in found.get(name, ())]
-    return Marks(
-        starts=frozenset(sample.value for sample in first_of(found, STARTED_AT)), work=sum(work) if work else None
-    )
+    return Marks(starts=frozenset(sample.value for sample in first_of(found, STARTED_AT)), work=sum_of(found, WORK))
 
 
 def _used(blocks: Blocks | None, share: float) -> Blocks | None:
