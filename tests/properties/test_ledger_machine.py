@@ -116,17 +116,17 @@ class BooksMachine(Counting):
         context = self.desk.shares[client.wanted.name].max_context_tokens or CONTEXT
         return max(0, blocks(min(most, context - limit)) - blocks(tokens) - 1)
 
-    @rule(name=st.sampled_from(NAMES), text=usual_texts, limit=st.sampled_from([1, BLOCK, 5 * BLOCK]))
-    def ask_for_a_little(self, name: str, text: Text, limit: int) -> None:
+    @rule(name=st.sampled_from(NAMES), text=usual_texts, limit=st.sampled_from([None, 1, BLOCK]))
+    def ask_for_a_little(self, name: str, text: Text, limit: int | None) -> None:
         self.desk.ask(Wanted(name, text, 1, limit, cold=not self.shares_prefixes), exact=True)
 
     @rule(
         name=st.sampled_from(NAMES),
         letters=st.sampled_from([(0, 0), (0, 1, 0, 0), (1, 0, 1), (0, 0, 1, 1, 1)]),
-        limit=st.sampled_from([BLOCK, 4 * BLOCK, 8 * BLOCK]),
+        limit=st.sampled_from([None, BLOCK, 4 * BLOCK, 8 * BLOCK]),
         times=st.sampled_from([60, 60, 8]),
     )
-    def flood(self, name: str, letters: tuple[int, ...], limit: int, times: int) -> None:
+    def flood(self, name: str, letters: tuple[int, ...], limit: int | None, times: int) -> None:
         """As much as the tenant gets: what it may claim, then what it may borrow."""
         for tail in range(times):
             answer = self.desk.ask(

@@ -217,6 +217,9 @@ class Desk:
         client = Client(wanted, told, share.hard_blocks, self.now)
         self.waiting[answer.ticket] = client
         if isinstance(answer, Admitted):
+            if self.enforced(wanted.name) and share.max_context_tokens is not None:
+                longest = told[0] + self._limit(answer, client)
+                assert longest <= share.max_context_tokens, "the engine goes no further than what was charged"
             self._admit(answer)
         else:
             self.met["waited"] += 1
@@ -229,16 +232,14 @@ class Desk:
         client = self.clients[answer.ticket] = self.waiting.pop(answer.ticket)
         wanted = client.wanted
         self.engine.submit(
-            Running(answer.ticket, wanted.name, wanted.text, wanted.copies, self._limit(client), wanted.cold)
+            Running(answer.ticket, wanted.name, wanted.text, wanted.copies, self._limit(answer, client), wanted.cold)
         )
 
-    def _limit(self, client: Client) -> int:
-        """What the engine will let it produce."""
-        own = self.shares.get(client.wanted.name)
-        enforced = own is not None and own.enforcement == "Enforce" and own.max_context_tokens is not None
-        context = min(self.context, own.max_context_tokens or 0) if own is not None and enforced else self.context
-        left = max(1, context - client.told[0])
-        return left if client.wanted.limit is None else min(client.wanted.limit, left)
+    def _limit(self, answer: Admitted, client: Client) -> int:
+        """What the engine will let it produce: it knows its own context, and what the request says or was told to."""
+        left = max(1, self.context - client.wanted.text.tokens)
+        said = client.wanted.limit if answer.limit is None else answer.limit
+        return left if said is None else min(said, left)
 
     def _miss(self, missed: Ending) -> None:
         client = self.waiting.pop(missed.ticket)

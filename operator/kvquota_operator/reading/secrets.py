@@ -32,7 +32,7 @@ UNREADABLE: Final = "APIKeyUnreadable"
 
 @dataclass(frozen=True, slots=True)
 class KeySecret:
-    """What is kept of a Secret that a quota or a pool names: its type, and its entries only where the type allows it."""
+    """What is kept of a Secret that a quota or a pool names: its type, and its entries only where that allows it."""
 
     type: str
     data: Mapping[str, str] = field(repr=False)
