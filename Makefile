@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONPATH := $(CURDIR)/tests/support
 
-.PHONY: help setup demo test test-fast test-long fuzz lint verify crds lock bench-sidecar apiserver node parts clean
+.PHONY: help setup demo test test-fast test-long fuzz lint verify crds lock native test-native bench-sidecar bench-operator apiserver node parts clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -55,15 +55,26 @@ test-fast: setup ## unit and property tests with the coverage gate: no network, 
 test-long: setup ## the property tests on many more and new examples (hours)
 	@KVQUOTA_PROFILE=long $(BIN)/python -m pytest tests/properties $(ARGS)
 
+native: build/native/.built ## the compiled sidecar, in build/native (two minutes; hatch_build.py)
+
+build/native/.built: $(VENV)/.dev hatch_build.py $(shell find crds/kvquota_api sidecar/kvquota_sidecar -name '*.py')
+	@$(BIN)/python hatch_build.py build/native
+	@touch $@
+
+# Of those tests that need no real parts, all that name the sidecar or what its own tests stand on.
+SIDECAR_TESTS = $(shell grep -rlE --include='test_*.py' 'kvquota_sidecar|sidecar_|ledger_|admission_cases' $(addprefix tests/,unit properties conformance integration native))
+test-native: setup native ## the sidecar's tests without real parts, on the compiled sidecar
+	@PYTHONPATH=$(CURDIR)/build/native:$(PYTHONPATH) $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup -m "not (interpreted or apiserver or node or engine)" $(SIDECAR_TESTS) $(ARGS)
+
 # Packages that decide and do nothing else: every branch is tested.
-PURE = crds/kvquota_api/*,operator/kvquota_operator/reconcile/*,operator/kvquota_operator/planning/*,operator/kvquota_operator/reading/*,sidecar/kvquota_sidecar/ledger/*,sidecar/kvquota_sidecar/admission/*,sidecar/kvquota_sidecar/estimate/*,sidecar/kvquota_sidecar/refusals/*
+PURE = crds/kvquota_api/*,operator/kvquota_operator/injection/*,operator/kvquota_operator/leading.py,operator/kvquota_operator/reconcile/*,operator/kvquota_operator/planning/*,operator/kvquota_operator/reading/*,sidecar/kvquota_sidecar/ledger/*,sidecar/kvquota_sidecar/admission/*,sidecar/kvquota_sidecar/estimate/*,sidecar/kvquota_sidecar/refusals/*
 
 fuzz: setup ## the parsers that read what strangers send, on many more inputs, for about a minute
 	@KVQUOTA_PROFILE=fuzz $(BIN)/python -m pytest --numprocesses 2 tests/properties -k fuzz $(ARGS)
 
 lint: setup ## style, types, and who may import whom
 	@$(BIN)/ruff check --no-cache . && $(BIN)/ruff format --check .
-	@$(BIN)/mypy && $(BIN)/mypy tests/support/*.py tests/bench/*.py
+	@$(BIN)/mypy && $(BIN)/mypy hatch_build.py tests/support/*.py tests/bench/*.py && $(BIN)/mypy tests/bench/operatorbench/*.py
 	@$(BIN)/lint-imports
 
 crds: setup ## write crds/*.yaml, the chart's copies and docs/reference.md from the models
@@ -79,6 +90,7 @@ lock: ## write the lock files again (needs uv on PATH)
 	@$(LOCK) pyproject.toml --extra operator -c requirements/demo.lock -o requirements/operator.lock
 	@$(LOCK) pyproject.toml --extra sidecar -c requirements/demo.lock -o requirements/sidecar.lock
 	@$(LOCK) requirements/build.in -o requirements/build.lock
+	@$(LOCK) requirements/native.in pyproject.toml --extra sidecar -c requirements/dev.lock -o requirements/native.lock
 	@$(LOCK) requirements/engine.in --override requirements/engine.override --python-platform x86_64-manylinux_2_36 --only-binary :all: -o requirements/engine.lock
 
 apiserver: setup ## a real kube-apiserver and etcd on this machine, until Ctrl-C
@@ -87,8 +99,11 @@ apiserver: setup ## a real kube-apiserver and etcd on this machine, until Ctrl-C
 node: setup ## a whole single-node Kubernetes in namespaces of its own, until Ctrl-C (root)
 	@$(BIN)/python -m testcluster.node
 
-bench-sidecar: setup ## the sidecar beside known proxies, in build/bench/sidecar.json (ARGS='--rounds 1', 20 min without)
+bench-sidecar: setup native ## the sidecar beside known proxies, in build/bench/sidecar.json (ARGS='--rounds 1', 20 min without)
 	@$(BIN)/python tests/bench $(ARGS)
+
+bench-operator: setup ## the operator with 5,000 pods on a real API server, in build/bench/operator.json (ARGS='--pods 500 --quotas 20 --pools 2 --seconds 20', 10 min without)
+	@$(BIN)/python tests/bench/operatorbench $(ARGS)
 
 clean: ## remove what the targets above made in this folder
 	@rm -rf $(VENV) .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build && find crds operator sidecar tests -name __pycache__ -prune -exec rm -rf {} +

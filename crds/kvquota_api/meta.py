@@ -14,6 +14,9 @@ API_VERSION: Final = f"{GROUP}/{VERSION}"
 CATEGORY: Final = "kvquota"
 
 POOL_LABEL: Final = f"{GROUP}/pool"
+INJECT_LABEL: Final = f"{GROUP}/inject"  # of a pod: "true" asks for the sidecar
+PLAN_ANNOTATION: Final = f"{GROUP}/plan"  # of a pod: the hash of the plan that its engine was started with
+REVIEWED_ANNOTATION: Final = f"{GROUP}/reviewed-plan"  # of a pool: the hash of the plan that its quotas were read for
 API_KEY_SECRET_TYPE: Final = f"{GROUP}/api-key"
 POOL_SECRET_TYPE: Final = f"{GROUP}/pool"
 

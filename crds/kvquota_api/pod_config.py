@@ -93,7 +93,8 @@ class TenantShare(_Document, frozen=True, kw_only=True):
     """What one tenant may hold on this pod. Soft and hard in blocks; None means without limit.
 
     `id` is "namespace/tenant"; `quota` is the name of the TenantQuota that says so, for messages. `whole_hard_blocks`,
-    `whole_concurrent_requests`: of all pods together, where this is one pod's part of that; None where it is the whole.
+    `whole_concurrent_requests`: of all pods together, where this is one pod's part of that; None where each pod has a
+    limit of its own.
     """
 
     id: Name
@@ -106,6 +107,18 @@ class TenantShare(_Document, frozen=True, kw_only=True):
     enforcement: Enforcement = "Enforce"
     whole_hard_blocks: Natural | None = None
     whole_concurrent_requests: Positive | None = None
+
+
+class EarlierShare(_Document, frozen=True, kw_only=True):
+    """The most of one tenant's hard and sequences that a pod may still enforce by a config before this one.
+
+    It holds until the pod reports that this config is in force and is what it would find after a restart. None: without
+    limit.
+    """
+
+    id: Name
+    hard_blocks: Natural
+    max_concurrent_requests: Natural | None = None
 
 
 class Threshold(_Document, frozen=True, kw_only=True):
@@ -124,7 +137,10 @@ class Ladder(_Document, frozen=True, kw_only=True):
 
 
 class PodConfig(_Document, frozen=True, kw_only=True):
-    """All that one sidecar enforces. `digest` is `content_digest` of it."""
+    """All that one sidecar enforces. `digest` is `content_digest` of it.
+
+    `earlier` is for the operator, which remembers here what it took back: a sidecar reads past it.
+    """
 
     version: Literal[1] = CONFIG_VERSION
     generation: Positive
@@ -142,6 +158,7 @@ class PodConfig(_Document, frozen=True, kw_only=True):
     enforcement: Enforcement = "Enforce"
     cache_isolation: Literal["Tenant", "Shared"] = "Tenant"
     media: MediaCost = MediaCost()
+    earlier: Annotated[tuple[EarlierShare, ...], msgspec.Meta(max_length=MAX_TENANTS)] = ()
 
 
 class JwtIssuer(_Document, frozen=True, kw_only=True):

@@ -126,6 +126,19 @@ class LastRefusal(StatusModel):
     """When it was sent."""
 
 
+class ReviewedShare(StatusModel):
+    """What the quota was worth by the plan that it was last reviewed for."""
+
+    plan_hash: Annotated[str, Field(max_length=64)]
+    """Names that plan."""
+    generation: Count
+    """The generation of the quota at that time: one that was edited since counts as reviewed."""
+    soft: KvAmount | None = None
+    """The guarantee on each pod by that plan."""
+    hard: KvAmount | None = None
+    """The ceiling by that plan."""
+
+
 class TenantQuotaStatus(StatusModel):
     """What is in force and what was observed. A number that nobody measured is missing, never 0."""
 
@@ -141,6 +154,10 @@ class TenantQuotaStatus(StatusModel):
     """The guarantee in force on each pod."""
     hard: KvAmount | None = None
     """The ceiling in force: on each pod with scope PerReplica, over all pods with scope Pool."""
+    plan_hash: Annotated[str, Field(max_length=64)] | None = None
+    """Names the pool's plan by which soft and hard were worked out."""
+    reviewed: ReviewedShare | None = None
+    """What soft and hard were before the pool's plan changed, until somebody has reviewed that."""
     reserved: KvAmount | None = None
     """Promised to this tenant's running requests, over all pods that report."""
     used: KvAmount | None = None

@@ -58,6 +58,19 @@ class Rejected(_Message, frozen=True, kw_only=True):
     message: Annotated[str, msgspec.Meta(max_length=1024)]
 
 
+class EngineRecent(_Message, frozen=True, kw_only=True):
+    """What the engine did by its own counters, in the last ten minutes or since it or the sidecar started.
+
+    `finished`: sequences that it answered to the end; `foreign`: how many of them the sidecar cannot have sent, at
+    least. `prompt_tokens`: that it looked up in its prefix cache; `cached_tokens`: that it found there.
+    """
+
+    finished: Natural | None = None
+    foreign: Natural | None = None
+    prompt_tokens: Natural | None = None
+    cached_tokens: Natural | None = None
+
+
 class EngineUsage(_Message, frozen=True, kw_only=True):
     """What the engine says of itself. `blocks` with the null block; all of it `age_seconds` before the report.
 
@@ -72,6 +85,7 @@ class EngineUsage(_Message, frozen=True, kw_only=True):
     waiting: Natural | None = None
     age_seconds: float | None = None
     aborts_lost: bool | None = None
+    recent: EngineRecent = EngineRecent()
 
 
 class PoolUsage(_Message, frozen=True, kw_only=True):
@@ -108,7 +122,8 @@ class Counts(_Message, frozen=True, kw_only=True):
 
     `evicted`: running requests ended for others. `ended`: those ended since their tenant grew past its own hard.
     `guarantee_missed`: guaranteed requests that found no room, each also in `rejected`, and protected ones that the
-    engine itself preempted.
+    engine itself preempted. `prompt_tokens`: of requests that are over and of which the engine said how many tokens it
+    found in its prefix cache; `cached_tokens`: that it found.
     """
 
     admitted: Natural = 0
@@ -118,6 +133,8 @@ class Counts(_Message, frozen=True, kw_only=True):
     ended: Natural = 0
     guarantee_missed: Natural = 0
     degraded: dict[str, Natural] = {}
+    prompt_tokens: Natural = 0
+    cached_tokens: Natural = 0
 
 
 class TenantUsage(_Message, frozen=True, kw_only=True):

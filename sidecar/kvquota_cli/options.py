@@ -15,6 +15,7 @@ GPU KV-cache memory quotas for LLM serving.
   kvquota demo                                two tenants, one floods: what the quota does, in under a minute
   kvquota plan --model llama-3.1-8b ...       how a card is divided for a model, and how many requests fit
   kvquota check manifests/                    are these ModelPools, TenantQuotas and Secrets right?
+  kvquota render --manifests manifests/ ...   what would this pod get?
   kvquota keygen --secret search-api-key      a new API key as a Secret
   kvquota serve --manifests manifests/ ...    quotas in front of one engine, without a cluster
 """
@@ -34,6 +35,14 @@ its quotas and keys as the operator would. Prints file:line, object, field and w
 wrong (warnings are not), with 1 when something is, with 2 when there is nothing to check. A folder is read as `kubectl
 apply -f` reads it: its own files, not its sub-folders'; - is the standard input. A misspelt field is found here even
 where the client that applies the files would drop it without a word.
+"""
+
+_RENDER = """\
+What a pod would get, without a cluster: its config as JSON, or with -o yaml the ConfigMap that the operator stores.
+Reads ModelPools, TenantQuotas, Secrets, ConfigMaps and Pods from a folder and decides as the operator does, before any
+engine has come up. The pod may be one of them, as `kubectl get pods -o yaml` prints it, or one that is not there yet.
+
+  kvquota render --manifests examples/ --namespace inference --pool llama-8b --pod llama-8b-0
 """
 
 _SERVE = """\
@@ -84,6 +93,18 @@ def _check(command: argparse.ArgumentParser) -> None:
     command.add_argument("-o", "--output", choices=("text", "json"), default="text", help="(%(default)s)")
 
 
+def _render(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--manifests", metavar="DIR", type=Path, required=True, help="folder of YAML files, or one file"
+    )
+    command.add_argument("--pod", metavar="NAME", required=True, help="the pod, among the manifests or not there yet")
+    command.add_argument("--pool", metavar="NAME", help="ModelPool of a pod that is not there yet (the only one)")
+    command.add_argument(
+        "-n", "--namespace", metavar="NS", default="default", help="of the pod and of objects without one (%(default)s)"
+    )
+    command.add_argument("-o", "--output", choices=("json", "yaml"), default="json", help="(%(default)s)")
+
+
 def _serve(command: argparse.ArgumentParser) -> None:
     command.add_argument("--manifests", metavar="DIR", type=Path, required=True, help="folder of YAML files")
     command.add_argument("--engine", metavar="URL", default="http://127.0.0.1:8000", help="(%(default)s)")
@@ -115,5 +136,6 @@ _COMMANDS: Final = (
     ("demo", "see what the quota does", _DEMO, "an engine goes with --engine URL", _demo),
     ("plan", "plan a model's memory on a card", flags.DESCRIPTION, "a model goes with --model FILE|PRESET", flags.add),
     ("check", "check manifests offline", _CHECK, "", _check),
+    ("render", "print what a pod would get", _RENDER, "a folder goes with --manifests DIR", _render),
     ("serve", "run without a cluster", _SERVE, "a folder goes with --manifests DIR", _serve),
 )  # name, help, description, what to do with a word too many, and what adds the options

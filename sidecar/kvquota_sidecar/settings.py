@@ -15,6 +15,7 @@ from typing import Final, NoReturn, get_args
 
 from kvquota_api.meta import ADMIN_PORT
 from kvquota_api.pod_config import FailurePolicy
+from kvquota_sidecar import compiled
 from kvquota_sidecar.proxy.engine_side import EngineAddress
 from kvquota_sidecar.proxy.hub import Patience
 from kvquota_sidecar.tls import CertificateFiles
@@ -65,7 +66,7 @@ class Settings:
     sample_seconds: float = 1.0
     files_seconds: float = 2.0
     hang_seconds: float = 10.0
-    settle_seconds: float = 5.0
+    settle_seconds: float = 5.0  # an engine ends what clients have left within a step or two; a busy one takes longer
     tls: CertificateFiles | None = None
     patience: Patience = field(default_factory=Patience)
 
@@ -125,7 +126,7 @@ class _ShowVersion(argparse.Action):
     """The version is looked up only when it is asked for."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        sys.stdout.write(f"kvquota-sidecar {metadata.version('kvquota')}\n")
+        sys.stdout.write(f"kvquota-sidecar {metadata.version('kvquota')} ({compiled.build()})\n")
         parser.exit()
 
 

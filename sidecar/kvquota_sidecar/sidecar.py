@@ -43,13 +43,14 @@ from kvquota_sidecar.proxy.draining import Drain
 from kvquota_sidecar.proxy.engine_side import EnginePool
 from kvquota_sidecar.proxy.hub import Hub, Patience
 from kvquota_sidecar.proxy.request_ids import numbered
+from kvquota_sidecar.proxy.secured import TlsClientConnection
 from kvquota_sidecar.proxy.traffic import Admittance, Traffic
 from kvquota_sidecar.refusals import Code, refuse
 from kvquota_sidecar.settings import Bind, Settings
 from kvquota_sidecar.telemetry.journal import Journal, Sink
 from kvquota_sidecar.telemetry.metrics import Exposition, Vitals
 from kvquota_sidecar.telemetry.tally import Outcome, Tally
-from kvquota_sidecar.tls import Certificate, CertificateError, TlsClientConnection, options
+from kvquota_sidecar.tls import Certificate, CertificateError, options
 
 TICK_SECONDS: Final = 0.05  # how late a deadline or the end of a drain may be noticed
 FLUSH_SECONDS: Final = 2.0  # for the last bytes to clients that read, when everything else is over
@@ -308,8 +309,13 @@ class Sidecar:
             self.settings.sample_seconds,
             hurried=lambda: self.books.someone_waits,
             silent=lambda fields: self.journal.write("engine_silent", missing=", ".join(fields)),
-            load=lambda: Load(given=self.books.sequences, cut=self.books.cut),
+            load=self._load,
         )
+
+    def _load(self) -> Load:
+        """What was let through without a config is not in the books, and was seen all the same."""
+        begun = self.books.begun + self.tally.passed_unconfigured
+        return Load(given=self.books.sequences, cut=self.books.cut, begun=begun)
 
     def _engine_type(self) -> str | None:
         config = self._standing.documents.config
@@ -370,8 +376,7 @@ class Sidecar:
         self._desk.turn()
 
     def _settled(self) -> bool:
-        now = self._clock()
-        return now - self._started_at >= self.settings.settle_seconds or self.books.settled(now)
+        return self.books.is_calm or self._clock() - self._started_at >= self.settings.settle_seconds
 
     def _observe(self, sample: EngineSample) -> None:
         self.books.observe(sample, self._clock())

@@ -16,9 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from kvquota_sidecar.proxy.client_side import ClientConnection
-from kvquota_sidecar.proxy.service import ContextT
-
 _PLAINTEXT: Final = frozenset({"HTTP_REQUEST", "HTTPS_PROXY_REQUEST"})  # what OpenSSL calls it
 NEWS_SECONDS: Final = 60.0  # between two log lines about failed handshakes: a wrong probe fails once a second
 HANDSHAKE_SECONDS: Final = 10.0  # as long as a head may take
@@ -97,14 +94,6 @@ class Certificate:
 
     def _choose(self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
         connection.context = self._current
-
-
-class TlsClientConnection(ClientConnection[ContextT]):
-    """A client's connection in TLS: it has no halves, an end is the end of both."""
-
-    def eof_received(self) -> bool:
-        super().eof_received()
-        return False
 
 
 def options(certificate: Certificate | None) -> dict[str, Any]:

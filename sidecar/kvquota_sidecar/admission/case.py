@@ -10,21 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-import msgspec
-
 from kvquota_api.amounts import Blocks, Tokens
 from kvquota_api.memory.worth import Worth
 from kvquota_api.pod_config import TenantShare
+from kvquota_sidecar.records import LeafValue
 
+Known = Literal["Exactly", "About", "AtLeast"]
 Wait = Callable[[int], float]  # an amount -> seconds until that much is expected to be given back
 
 
-class Demand(msgspec.Struct, frozen=True, gc=False):
+class Demand(LeafValue, frozen=True):
     """What the request asks.
 
     `prompt`: tokens of its longest prompt. `output_limit`: of each sequence, None where the client set none.
     `full`: blocks of all sequences at their limits. `reserve`: r of docs/accounting.md, what is charged on admission.
-    `kind`: whether it generates, or is a list of texts that only goes through the model.
+    `kind`: whether it generates, or is a list of texts that only goes through the model. `known`: how well the blocks
+    are known, as they follow from the prompts.
     """
 
     prompt: Tokens
@@ -33,9 +34,10 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     full: Blocks
     reserve: Blocks
     kind: Literal["Generate", "Pool"] = "Generate"
+    known: Known = "Exactly"
 
 
-class Holder(msgspec.Struct, frozen=True, gc=False):
+class Holder(LeafValue, frozen=True):
     """The tenant that asks: its share in the config, and how it stands.
 
     `soft`: in force (scaled, and 0 in Shadow). `held`: C. `pressed`: its running work has passed hard by growth.
@@ -55,7 +57,7 @@ class Holder(msgspec.Struct, frozen=True, gc=False):
     doubt: Blocks = Blocks(0)
 
 
-class Pool(msgspec.Struct, frozen=True, gc=False):
+class Pool(LeafValue, frozen=True):
     """`name`: of the ModelPool, for messages. `usable`: U. `free`: F, negative where more is held than there is.
 
     Both over all ranks; `rank_usable` is of one rank, and `rank_free` of the one with the most room. `reserve`: R.
@@ -78,15 +80,10 @@ class Pool(msgspec.Struct, frozen=True, gc=False):
     lends_in: float = 0.0
 
 
-class Case(msgspec.Struct, frozen=True, gc=False):
+class Case(LeafValue, frozen=True):
     demand: Demand
     holder: Holder
     pool: Pool
-
-    @property
-    def guaranteed(self) -> bool:
-        """Whether the tenant's soft covers the request."""
-        return self.holder.held + self.demand.reserve <= self.holder.soft
 
     def tokens(self, blocks: int) -> int:
         """Blocks as a reader of messages counts them: tokens that they hold."""

@@ -6,25 +6,30 @@ Invariants:
 
 1. Every sentence says what the reader can do, and by how much where that is a number.
 2. Amounts are in tokens, as a reader counts them, with separators; blocks appear nowhere.
+3. What a request asks for is said to be "about" or "at least" so much where its prompts are not known exactly.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from kvquota_api.amounts import Blocks, Tokens
-from kvquota_sidecar.admission.case import Case
+from kvquota_sidecar.admission.case import Case, Known
 from kvquota_sidecar.refusals import Code, Refusal, refuse
 
 # Seconds after which a request that is larger than a pod's part may come again: parts move when pods come and go, and
 # until then only another pod can help, which is asked at once.
 BEYOND_ITS_PART_SECONDS: Final = 5.0
 
+_SAID: Final[Mapping[Known, str]] = MappingProxyType({"Exactly": "", "About": "about ", "AtLeast": "at least "})
+
 
 def too_long(case: Case, length: int, limit: Tokens, setting: str) -> Refusal:
     """`length`: tokens that a sequence may have; `setting` allows `limit`."""
     prompt, output = case.demand.prompt, length - case.demand.prompt
-    parts = f"about {prompt:,} of input and {output:,} of output" if output else "all of it input"
+    parts = f"{_SAID[case.demand.known]}{prompt:,} of input and {output:,} of output" if output else "all of it input"
     how = "Shorten the input or lower max_tokens" if output else "Shorten the input"
     return refuse(
         Code.CONTEXT_LENGTH_EXCEEDED,
@@ -43,7 +48,7 @@ def never(case: Case, needed: Blocks, beyond: int, reason: str) -> Refusal:
         how = f"Split it, lower n, or shorten the input or lower max_tokens, by about {tokens:,} tokens in all."
     else:
         how = f"Shorten the input or lower max_tokens by about {tokens:,} tokens."
-    needs = f"The request needs {case.tokens(needed):,} tokens of KV cache and {reason}.{unset} {how}"
+    needs = f"The request needs {_asked(case, needed)} tokens of KV cache and {reason}.{unset} {how}"
     return refuse(Code.REQUEST_EXCEEDS_KV_QUOTA, needs)
 
 
@@ -78,8 +83,8 @@ def hard(case: Case, missing: int) -> Refusal:
     """The request would take its tenant `missing` blocks beyond hard, or nothing new may start now."""
     holder, reserve = case.holder, case.demand.reserve
     if reserve > holder.share.hard_blocks and holder.share.whole_hard_blocks is not None:
-        asked, part = case.tokens(reserve), case.tokens(holder.share.hard_blocks)
-        return _beyond_its_part(case, Code.TENANT_KV_QUOTA_EXCEEDED, f"{asked:,} tokens of KV cache", f"{part:,}")
+        asked, part = _asked(case, reserve), case.tokens(holder.share.hard_blocks)
+        return _beyond_its_part(case, Code.TENANT_KV_QUOTA_EXCEEDED, f"{asked} tokens of KV cache", f"{part:,}")
     if holder.pressed:
         how = "What it runs has grown to that, so nothing new starts until something has ended. " + _waiting(
             holder.requests
@@ -90,7 +95,7 @@ def hard(case: Case, missing: int) -> Refusal:
     return refuse(
         Code.TENANT_KV_QUOTA_EXCEEDED,
         f"Tenant {holder.share.id} holds {case.tokens(holder.held):,} tokens of KV cache{until}, its hard quota is "
-        f"{case.tokens(holder.share.hard_blocks):,}, and this request asks for {case.tokens(reserve):,}. {how}",
+        f"{case.tokens(holder.share.hard_blocks):,}, and this request asks for {_asked(case, reserve)}. {how}",
         retry_after=holder.blocks_wait(max(missing, reserve)),
     )
 
@@ -112,16 +117,17 @@ def exhausted(case: Case, missing: int) -> Refusal:
         asked=case.tokens(case.demand.reserve),
         free=case.tokens(max(0, case.pool.rank_free)),
         wait=case.pool.wait(missing),
+        known=case.demand.known,
     )
 
 
-def no_room(tenant: str, *, asked: int, free: int, wait: float) -> Refusal:
+def no_room(tenant: str, *, asked: int, free: int, wait: float, known: Known) -> Refusal:
     """Guaranteed work found no room in time: it asks for `asked` tokens and `free` are; `wait` in seconds."""
     shorter = f"Shorten the input by about {asked - free:,} tokens, or retry." if 0 < free < asked else "Retry."
     return refuse(
         Code.KV_POOL_EXHAUSTED,
-        f"The request is within the guaranteed share of tenant {tenant} and asks for {asked:,} tokens of KV cache, but "
-        f"the pool had room for {free:,} and no more came free in time. {shorter}",
+        f"The request is within the guaranteed share of tenant {tenant} and asks for {_SAID[known]}{asked:,} tokens of "
+        f"KV cache, but the pool had room for {free:,} and no more came free in time. {shorter}",
         retry_after=wait,
     )
 
@@ -134,7 +140,7 @@ def contended(case: Case, missing: int) -> Refusal:
     if pool.lends_in > 0:
         state, wait = "had to end such work just now", max(pool.lends_in, pool.wait(missing))
     else:
-        state, wait = f"is {full:.0f} % full", pool.wait(missing)
+        state, wait = f"is {full:.0f} % full{_kept(case)}", pool.wait(missing)
     within = f", or stay within that share: about {case.tokens(beyond):,} tokens less" if beyond < reserve else ""
     return refuse(
         Code.KV_POOL_CONTENDED,
@@ -144,26 +150,42 @@ def contended(case: Case, missing: int) -> Refusal:
     )
 
 
+def _kept(case: Case) -> str:
+    """What the pool keeps for the guarantees of others, where the request would take of that."""
+    pool = case.pool
+    kept = min(pool.claimed, pool.reserve)
+    if kept <= 0 or pool.free - case.demand.reserve >= kept:
+        return ""
+    return f" and keeps {case.tokens(kept):,} tokens free for the guaranteed shares of others"
+
+
 def grown_past_hard(tenant: str, held: int, hard_tokens: int, wait: float) -> Refusal:
     """What the client of a request is told that is ended for its own tenant's growth: `held` and `hard_tokens` in
     tokens, `wait` in seconds."""
-    return refuse(
-        Code.TENANT_KV_QUOTA_EXCEEDED,
-        f"This request was ended: the running requests of tenant {tenant} have grown to {held:,} tokens of KV cache "
-        f"and its hard quota is {hard_tokens:,}. Retry later, or run fewer at a time, or lower max_tokens.",
-        retry_after=wait,
+    why = (
+        f": the running requests of tenant {tenant} have grown to {held:,} tokens of KV cache and its hard quota is "
+        f"{hard_tokens:,}"
     )
+    return _ended(Code.TENANT_KV_QUOTA_EXCEEDED, why, "run fewer at a time, or lower max_tokens", wait)
 
 
 def evicted(tenant: str, held: int, soft_tokens: int, wait: float) -> Refusal:
     """What the client of a request is told that is ended for others: it held `held` tokens; `soft_tokens` of its
     tenant are guaranteed; `wait` in seconds."""
-    return refuse(
-        Code.KV_EVICTED,
-        f"This request was ended to make room in the KV cache: it held {held:,} tokens beyond the guaranteed share of "
-        f"tenant {tenant} ({soft_tokens:,} tokens). Retry later, or stay within that share.",
-        retry_after=wait,
+    why = (
+        f" to make room in the KV cache: it held {held:,} tokens beyond the guaranteed share of tenant {tenant} "
+        f"({soft_tokens:,} tokens)"
     )
+    return _ended(Code.KV_EVICTED, why, "stay within that share", wait)
+
+
+def _ended(code: Code, why: str, instead: str, wait: float) -> Refusal:
+    return refuse(code, f"This request was ended{why}. Retry later, or {instead}.", retry_after=wait)
+
+
+def _asked(case: Case, blocks: int) -> str:
+    """Tokens that the request asks for, and how well they are known."""
+    return f"{_SAID[case.demand.known]}{case.tokens(blocks):,}"
 
 
 def _shorter_or(case: Case, missing: int, otherwise: str) -> str:

@@ -8,7 +8,8 @@ Invariants:
 2. A generation never goes backwards. A file that is older than what the channel brought is late, not wrong: it is
    passed over in silence.
 3. The last refusal is kept until a document of the same kind is accepted.
-4. A config is for one pod: where this one knows its own uid, another's config is refused.
+4. What is in force and on the disk is reported as from there, however it comes again: it is found after a restart.
+5. A config is for one pod: where this one knows its own uid, another's config is refused.
 """
 
 from __future__ import annotations
@@ -83,6 +84,8 @@ def _newer(documents: Documents, config: PodConfig, source: Source) -> Documents
         went_back = f"Generation {config.generation} came after {current.generation}, which stays in force."
         return replace(documents, rejected_config=_rejected(config.generation, "GenerationWentBack", went_back))
     if current is not None and config.digest == current.digest and config.generation < current.generation:
+        return replace(documents, rejected_config=None)
+    if current is not None and config == current and documents.source == "File":
         return replace(documents, rejected_config=None)
     return replace(documents, config=config, source=source, rejected_config=None)
 

@@ -29,10 +29,11 @@ _READINGS: Final = 10  # before a close, of which the one with most foreign sequ
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Sequences: `given` to the engine and not over, `cut` off by closing their connections, ever."""
+    """Sequences: `given` to the engine and not over, `cut` off by closing their connections and `begun`, both ever."""
 
     given: int
     cut: int
+    begun: int = 0
 
 
 @dataclass(slots=True)

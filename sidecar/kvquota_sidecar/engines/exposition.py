@@ -78,6 +78,11 @@ def sum_of(found: Found, names: Iterable[str]) -> float | None:
     return sum(values) if values else None
 
 
+def counted(samples: list[Sample]) -> int | None:
+    """The sum of a counter's samples, whole; None where there is none."""
+    return round(sum(sample.value for sample in samples)) if samples else None
+
+
 def rank_of(values: Mapping[str, float], rank: str) -> int | None:
     """The value of one rank, whole; None where it does not say."""
     return round(values[rank]) if rank in values else None

@@ -26,6 +26,7 @@ from kvquota_sidecar.engines.exposition import (
     Sample,
     added,
     by_label,
+    counted,
     first_of,
     rank_of,
     ranks_in,
@@ -41,6 +42,9 @@ RUNNING: Final = ("vllm:num_requests_running",)
 WAITING: Final = ("vllm:num_requests_waiting",)
 PREEMPTIONS: Final = ("vllm:num_preemptions_total",)
 CACHE_CONFIG: Final = ("vllm:cache_config_info",)
+FINISHED: Final = ("vllm:request_success_total",)  # by reason, one for each sequence; not those that were aborted
+LOOKED_UP: Final = ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total")  # renamed in 0.10
+FOUND: Final = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
 WORK: Final = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
 STARTED_AT: Final = ("process_start_time_seconds",)  # missing with --api-server-count > 1
 _RANK: Final = "engine"  # the label with the number of the data-parallel rank; since 0.9
@@ -50,7 +54,7 @@ _NAMES: Final = (*USAGE, *RUNNING, *WAITING, *CACHE_CONFIG)
 
 def read_vllm(text: str) -> Reading | None:
     """What one exposition says; None where it holds nothing of vLLM's."""
-    found = read(text, (*_NAMES, *PREEMPTIONS, *WORK, *STARTED_AT))
+    found = read(text, (*_NAMES, *PREEMPTIONS, *FINISHED, *LOOKED_UP, *FOUND, *WORK, *STARTED_AT))
     if found.keys().isdisjoint(_NAMES):
         return None
     return Reading(_sample(found), _marks(found))
@@ -69,6 +73,9 @@ def _sample(found: Found) -> EngineSample:
         running=total(running),
         waiting=total(waiting),
         preemptions=total(by_label(first_of(found, PREEMPTIONS), _RANK)),
+        finished=counted(first_of(found, FINISHED)),
+        prompt_tokens=counted(first_of(found, LOOKED_UP)),
+        cached_tokens=counted(first_of(found, FOUND)),
         ranks=tuple(
             RankSample(int(name), used.get(name), rank_of(running, name), rank_of(waiting, name)) for name in names
         ),

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from kvquota_api.usage import EngineState, EngineUsage
+from kvquota_api.usage import EngineRecent, EngineState, EngineUsage
 from kvquota_sidecar.clock import Clock
 from kvquota_sidecar.engines.aborts import Aborts, Load
 from kvquota_sidecar.engines.fetching import EngineUnavailableError
 from kvquota_sidecar.engines.port import EngineSampler
+from kvquota_sidecar.engines.recent import Recent
 from kvquota_sidecar.engines.unsaid import unsaid
 from kvquota_sidecar.ledger.asking import EngineSample
 from kvquota_sidecar.telemetry.tally import Tally
@@ -52,6 +53,8 @@ class EngineWatch:
         self._load = load
         self._aborts = Aborts()
         self._aborts_lost: bool | None = None
+        self._recent = Recent()
+        self._did = EngineRecent()
         self._sampling = asyncio.Lock()
         self._sample: EngineSample | None = None
         self._seen_at = 0.0
@@ -99,6 +102,7 @@ class EngineWatch:
         after = self._load()
         if before is not None and after is not None:
             self._aborts_lost = self._aborts.look(sample, before, after, self._seen_at)
+            self._did = self._recent.look(sample, before, after, self._seen_at)
         self._observe(sample)
 
     def _notice_silence(self, sample: EngineSample | None) -> None:
@@ -126,4 +130,5 @@ class EngineWatch:
             waiting=sample.waiting,
             age_seconds=round(age, 3),
             aborts_lost=self._aborts_lost,
+            recent=self._did,
         )

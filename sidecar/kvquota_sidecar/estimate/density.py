@@ -25,6 +25,8 @@ def density(text: str) -> int:
         step = len(text) // 4
         text = "".join([text[at : at + _SAMPLE] for at in range(step // 2, len(text) - _SAMPLE, step)])
     sample = text.encode()
-    if not sample:
+    marks = len(sample.translate(None, _WORDS))
+    if marks == 0:
         return 0
-    return min(CLASSES - 1, len(sample.translate(None, _WORDS)) * CLASSES // len(sample))
+    kind = marks * CLASSES // len(sample)
+    return kind if kind < CLASSES else CLASSES - 1

@@ -53,7 +53,7 @@ def _field(body: bytes, field: Field, value: bytes | None) -> bytes:
 
 def _with_more(body: bytes, at: int, added: Iterable[tuple[str, bytes | None]], *, is_first: bool) -> bytes:
     """`body` with fields put in at the offset `at`, behind others or as the first."""
-    more = b",".join([msgspec.json.encode(name) + b":" + value for name, value in added if value is not None])
+    more = [msgspec.json.encode(name) + b":" + value for name, value in added if value is not None]
     if not more:
         return body
-    return b"".join((body[:at], b"" if is_first else b",", more, body[at:]))
+    return b"".join((body[:at], b"" if is_first else b",", b",".join(more), body[at:]))

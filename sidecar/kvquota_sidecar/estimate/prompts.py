@@ -50,6 +50,7 @@ from kvquota_sidecar.estimate.weighing import (
     unsupported,
     within,
 )
+from kvquota_sidecar.records import Value
 
 TEMPLATE_SIZE: Final = 100  # bytes: begin, system and answer marks of a chat template are 10 to 40 tokens
 INSTRUCTIONS_SIZE: Final = 300  # bytes: how to call tools, which templates say where there are any, is 60 to 150 tokens
@@ -72,9 +73,11 @@ _LEAVE_PROMPTS_ALONE: Final = frozenset(
         "temperature", "top_k", "top_logprobs", "top_p", "use_beam_search", "user",
     }
 )  # fmt: skip
+# These, and texts for the system, which are in the text of a chain.
+_NOT_IN_SEED: Final = _LEAVE_PROMPTS_ALONE | {"system", "instructions"}
 
 
-class PromptSize(msgspec.Struct, frozen=True):
+class PromptSize(Value, frozen=True):
     """`size`: bytes that may reach the tokenizer, with an allowance for the chat template; `sure`: those that do.
     `tokens`: exact, where the client sent token ids; None where it sent text. `media`: tokens of images, audio and
     videos, beside the others. `density`: class of its text, see `density`. `chain`: hashes of its beginnings, see
@@ -235,30 +238,20 @@ def _instructions(raw: msgspec.Raw) -> int:
 
 def _conversation(weight: Weight, fields: Values, name: str, before: bytes, raw: msgspec.Raw) -> PromptSize:
     """`before`: what stands before the messages `raw` in the prompt."""
-    weight.add(TEMPLATE_SIZE)
-    return _prompt(weight, fields, name, before + bytes(raw))
+    weight.size += TEMPLATE_SIZE
+    weight.sure += TEMPLATE_SIZE
+    return _prompt(weight, fields, name, before + bytes(raw) if before else bytes(raw))
 
 
 def _prompt(weight: Weight, fields: Values, name: str, text: bytes) -> PromptSize:
     """`text`: what its chain runs over; of it the field `name`, and a text for the system, are not in the seed."""
-    hashes: tuple[int, ...] = ()
-    if len(text) >= CHUNK_BYTES and not weight.media:
-        hashes = chain(_seed(fields, name), text)
-    return PromptSize(
-        weight.size,
-        min(weight.size, weight.sure),
-        None,
-        Tokens(weight.media),
-        density(weight.longest),
-        hashes,
-        len(text) if hashes else 0,
-    )
+    kind, span = density(weight.longest), len(text)
+    if span < CHUNK_BYTES or weight.media:
+        return PromptSize(weight.size, weight.sure, None, Tokens(weight.media), kind)
+    return PromptSize(weight.size, weight.sure, None, _NO_TOKENS, kind, chain(_seed(fields, name), text), span)
 
 
 def _seed(fields: Values, name: str) -> bytes:
     """All that may shape the prompt before its text. Tools are in both, as one that differs at its end may differ from
     the beginning of the prompt on."""
-    apart = (name, "system", "instructions")
-    return _ENCODER.encode(
-        {key: value for key, value in fields.items() if key not in _LEAVE_PROMPTS_ALONE and key not in apart}
-    )
+    return _ENCODER.encode({key: fields[key] for key in fields if key != name and key not in _NOT_IN_SEED})

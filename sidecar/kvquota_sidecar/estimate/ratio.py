@@ -75,8 +75,7 @@ class Ratios:
         if prompt.tokens is not None:
             return prompt.tokens
         known = self._known.get(tenant)
-        ratio = FIRST_RATIO if known is None else known.ratio(prompt.size, prompt.density)
-        return self._bounded(prompt, round(prompt.size * ratio))
+        return self._estimated(prompt, FIRST_RATIO if known is None else known.ratio(_place(prompt)))
 
     def most(self, prompt: PromptSize) -> Tokens:
         """Tokens that a prompt has at most."""
@@ -88,7 +87,8 @@ class Ratios:
         """Tokens of a prompt if its text is as dense as the densest that this model has ever read."""
         if prompt.tokens is not None:
             return prompt.tokens
-        return self._bounded(prompt, self._added + math.ceil(prompt.size * self._worst))
+        tokens = self._added + math.ceil(prompt.size * self._worst)
+        return Tokens(min(tokens or 1, prompt.size + self._added or 1) + prompt.media)
 
     def learn(self, tenant: str, prompts: Sequence[PromptSize], tokens: Tokens) -> None:
         """The engine counted `tokens` in all `prompts` of a request together."""
@@ -108,14 +108,16 @@ class Ratios:
                 self._known.popitem(last=False)
         else:
             self._known.move_to_end(tenant)
-        error = abs(self.estimate(tenant, prompt) - tokens) / (tokens or 1)
-        known.learn(prompt, min(tokens / prompt.sure, _HIGHEST))
+        size, sure, place = prompt.size, prompt.sure, _place(prompt)
+        error = abs(self._estimated(prompt, known.ratio(place)) - tokens) / (tokens or 1)
+        found = tokens / sure
+        known.learn(place, found if found < _HIGHEST else _HIGHEST)
         known.errors.keep(error)
         self._errors.keep(error)
-        if tokens > prompt.size + self._added:
-            self._added = min(tokens - prompt.size, MAX_ADDED)
-        if prompt.sure >= LONG and tokens > prompt.sure * self._worst:
-            self._worst = min(1.0, tokens / prompt.sure)
+        if tokens > size + self._added:
+            self._added = min(tokens - size, MAX_ADDED)
+        if sure >= LONG and tokens > sure * self._worst:
+            self._worst = min(1.0, found)
 
     def error(self, tenant: str | None = None) -> EstimateError | None:
         """How wrong the estimates for a tenant were, or for all (None). None where nothing was learnt of it yet."""
@@ -124,8 +126,10 @@ class Ratios:
         known = self._known.get(tenant)
         return None if known is None else known.errors.summary()
 
-    def _bounded(self, prompt: PromptSize, tokens: int) -> Tokens:
-        return Tokens(min(tokens or 1, prompt.size + self._added or 1) + prompt.media)
+    def _estimated(self, prompt: PromptSize, ratio: float) -> Tokens:
+        size = prompt.size
+        tokens, most = round(size * ratio) or 1, size + self._added or 1
+        return Tokens((tokens if tokens < most else most) + prompt.media)
 
 
 class _Tenant:
@@ -138,9 +142,8 @@ class _Tenant:
         self._seen = bytearray(CLASSES * (len(_LENGTHS) + 1))
         self.errors = _Errors(WINDOW)
 
-    def ratio(self, size: int, density: int) -> float:
-        """Tokens per byte of prompts like it: of the nearest density and length that is known."""
-        place = bisect_left(_LENGTHS, size) * CLASSES + density
+    def ratio(self, place: int) -> float:
+        """Tokens per byte of prompts of that place: of the nearest density and length that is known."""
         if self._seen[place]:
             return self._medians[place]
         return self._nearest(*divmod(place, CLASSES))
@@ -150,12 +153,11 @@ class _Tenant:
             other_length, other_density = divmod(place, CLASSES)
             return abs(other_density - density) + 2 * abs(other_length - length), -other_length, other_density
 
-        known = [place for place, seen in enumerate(self._seen) if seen]
+        known = [place for place in range(len(self._seen)) if self._seen[place]]
         return self._medians[min(known, key=distance)] if known else FIRST_RATIO
 
-    def learn(self, prompt: PromptSize, found: float) -> None:
-        """`found`: its tokens per byte."""
-        place = bisect_left(_LENGTHS, prompt.size) * CLASSES + prompt.density
+    def learn(self, place: int, found: float) -> None:
+        """`found`: tokens per byte of a prompt of that place."""
         seen, median = self._seen[place], self._medians[place]
         if not seen:
             self._medians[place] = found
@@ -164,6 +166,11 @@ class _Tenant:
             self._medians[place] = min(found, median * step) if found > median else max(found, median / step)
         if seen < _MANY:
             self._seen[place] = seen + 1
+
+
+def _place(prompt: PromptSize) -> int:
+    """Which median is that of prompts like it: by length, and within that by density."""
+    return bisect_left(_LENGTHS, prompt.size) * CLASSES + prompt.density
 
 
 class _Errors:

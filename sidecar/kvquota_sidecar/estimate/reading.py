@@ -37,7 +37,9 @@ def read_object(text: bytes) -> dict[str, Any]:
     """
     text.decode()
     fields = _OBJECT.decode(text) if len(text) <= SMALL else _read_long(text)
-    if not (_is_whole(text, fields) and len(fields) <= MAX_TOP_LEVEL and _is_shallow(text, fields)):
+    again = _ENCODER.encode(fields)
+    is_whole = text == again or _has_all_quotes(text, again)
+    if not (is_whole and len(fields) <= MAX_TOP_LEVEL and _is_shallow(text, fields)):
         scan(text)
     return fields
 
@@ -51,18 +53,15 @@ def _read_long(text: bytes) -> dict[str, Any]:
     return {name: raw if name in plain else _ANY.decode(raw) for name, raw in raws.items()}
 
 
-def _is_whole(text: bytes, fields: dict[str, Any]) -> bool:
-    """Whether nothing of `text` is missing in the `fields` that were read from it."""
-    again = _ENCODER.encode(fields)
-    if text == again:
-        return True
+def _has_all_quotes(text: bytes, again: bytes) -> bool:
+    """Whether nothing of `text` is missing in what was read from it, which is written `again`."""
     # A quote in a string is written \" again, so one that was written \u0022 would stand in for one that is missing.
     return text.count(b'"') == again.count(b'"') and not (b"\\" in text and b"\\u0022" in text)
 
 
 def _is_shallow(text: bytes, fields: dict[str, Any]) -> bool:
     """Whether `fields`, read from `text`, are nested at most MAX_DEPTH levels deep."""
-    if len(text) <= _SHORT and text.count(b"{") + text.count(b"[") <= MAX_DEPTH:
+    if len(text) <= _SHORT and len(text) - len(text.translate(None, b"[{")) <= MAX_DEPTH:
         return True
     level: list[Any] = [fields]
     for _ in range(MAX_DEPTH):

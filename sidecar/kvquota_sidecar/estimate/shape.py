@@ -42,6 +42,7 @@ from kvquota_sidecar.estimate.prompts import (
 from kvquota_sidecar.estimate.reading import read_object
 from kvquota_sidecar.estimate.scan import MAX_DEPTH, ScanError
 from kvquota_sidecar.estimate.weighing import PromptError
+from kvquota_sidecar.records import Value
 from kvquota_sidecar.refusals import Code, Refusal, refuse
 
 __all__ = ["ROUTES", "PromptSize", "Shape", "read_shape"]
@@ -50,7 +51,7 @@ Kind = Literal["Generate", "Pool"]
 Engine = Literal["vLLM", "SGLang", "LlamaCpp", "TensorRTLLM", "OpenAI"]
 
 
-class Shape(msgspec.Struct, frozen=True):
+class Shape(Value, frozen=True):
     """`kind`: Pool makes no output. `model`: "" where the client named none. `copies`: outputs of each prompt, at least
     1. `output_limit`: tokens of each sequence, as this engine will use it; None where there is none but the context.
     `cache_salt`: the client's own, "" for none. `priority`: the client's own, as JSON; empty for none. `include_usage`:
@@ -102,7 +103,8 @@ def _completion_limit(body: Completion, engine: Engine) -> int | None:
 
 def _copies(body: Chat | Completion) -> int:
     """`best_of` runs more than it returns, where an engine has it; beams are as many as `n`."""
-    return max(body.n or 1, body.best_of or 1)
+    returned, run = body.n or 1, body.best_of or 1
+    return run if run > returned else returned
 
 
 def _pooling(
@@ -179,8 +181,8 @@ def read_shape(route: str, body: bytes, media: MediaCost = NO_MEDIA, engine: Eng
         return _read(ROUTES[route], body, media, engine)
     except PromptError as error:
         return refuse(error.code, str(error), param=error.param)
-    except (ScanError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        reason, param = _explain(error)
+    except (ScanError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as unread:
+        reason, param = _explain(unread)
         text = f"The body is not a request that this route takes: {reason}. Correct it and send it again."
         return refuse(Code.MALFORMED_REQUEST, text, param=param)
 
@@ -227,7 +229,7 @@ def _read(route: _Route, text: bytes, media: MediaCost, engine: Engine) -> Shape
         route.copies(body),
         None if limit is None else Tokens(limit),
         body.cache_salt or "",
-        bytes(body.priority),
+        bytes(body.priority) if "priority" in names else b"",
         options is not None and bool(options.include_usage),
         names,
         body.stream is True and hides_output(fields),

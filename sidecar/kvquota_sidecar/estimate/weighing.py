@@ -122,9 +122,10 @@ class Weight:
         """A list of messages, or of items beside messages."""
         if type(items) is not list:
             items = converted(items, list[Any])
-        if len(items) > MAX_ITEMS:
-            raise PromptError(f"has {len(items)} messages and at most {MAX_ITEMS} are taken: leave older ones out")
-        size, longest = _MARKS * len(items), ""
+        count = len(items)
+        if count > MAX_ITEMS:
+            raise PromptError(f"has {count} messages and at most {MAX_ITEMS} are taken: leave older ones out")
+        size, longest, most = _MARKS * count, "", 0
         for place, item in enumerate(items):
             try:  # most messages are a role and a text
                 content, role = item["content"], item["role"]
@@ -134,11 +135,13 @@ class Weight:
             if not is_plain:
                 within(f"[{place}]", partial(self._item, item))
                 continue
-            size += len(role) + (len(content) if content.isascii() else len(content.encode()))
-            if len(content) > len(longest):
-                longest = content
-        self.add(size)
-        if len(longest) > len(self.longest):
+            length = len(content)
+            size += len(role) + (length if content.isascii() else len(content.encode()))
+            if length > most:
+                longest, most = content, length
+        self.size += size
+        self.sure += size
+        if most > len(self.longest):
             self.longest = longest
 
     def content(self, content: Any, nesting: Nesting = "Never") -> None:
@@ -280,8 +283,9 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def _kind(fields: dict[str, Any]) -> str | None:
-    kind: str | None = fields.get("type")
-    return kind if type(kind) is str else within(".type", partial(converted, kind, str | None))
+    given = fields.get("type")
+    kind: str | None = given if type(given) is str else within(".type", partial(converted, given, str | None))
+    return kind
 
 
 def _mistyped(error: msgspec.ValidationError) -> PromptError:

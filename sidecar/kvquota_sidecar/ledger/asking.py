@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-import msgspec
-
 from kvquota_api.amounts import Blocks, Tokens
+from kvquota_sidecar.records import LeafValue
 from kvquota_sidecar.refusals import Refusal
 
 Kind = Literal["Generate", "Pool"]
@@ -23,7 +22,7 @@ class LedgerError(Exception):
     """The caller broke the books' rules (a second release, an unknown ticket, no config): a bug, never a tenant's."""
 
 
-class AskedPrompt(msgspec.Struct, frozen=True, gc=False):
+class AskedPrompt(LeafValue, frozen=True):
     """One prompt, as far as it is known before the engine reads it.
 
     `tokens`: the estimate. `most`: the upper bound, equal to it where it is exact. `chain`: one hash for each whole
@@ -37,7 +36,7 @@ class AskedPrompt(msgspec.Struct, frozen=True, gc=False):
     size: int = 0
 
 
-class Ask(msgspec.Struct, frozen=True, gc=False):
+class Ask(LeafValue, frozen=True):
     """One request that wants to run.
 
     `tenant`: "namespace/tenant". `prompts`: at least one. `copies`: outputs for each prompt (n, best_of, beams), at
@@ -56,7 +55,7 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     final: bool = False
 
 
-class Admitted(msgspec.Struct, frozen=True, gc=False):
+class Admitted(LeafValue, frozen=True):
     """`ticket` names the request until it is released; `reserved` blocks are charged to its tenant.
 
     `rank`: the data-parallel rank that has to run it; None where the engine has one, or chooses by itself. `protected`:
@@ -74,7 +73,7 @@ class Admitted(msgspec.Struct, frozen=True, gc=False):
     limit: Tokens | None = None
 
 
-class Waiting(msgspec.Struct, frozen=True, gc=False):
+class Waiting(LeafValue, frozen=True):
     """The request is guaranteed and there is no room yet: a Turn says later what becomes of `ticket`.
 
     `is_doubtful` and `count` as in Admitted.
@@ -85,7 +84,7 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
     count: bool = False
 
 
-class Close(msgspec.Struct, frozen=True, gc=False):
+class Close(LeafValue, frozen=True):
     """A size decides, and is known too roughly. Nothing was taken or counted; ask again.
 
     Where the prompts are not exact, it is theirs: they neither fit at their upper bounds, nor would they be refused
@@ -97,15 +96,15 @@ class Close(msgspec.Struct, frozen=True, gc=False):
 Answer = Admitted | Waiting | Close | Refusal
 
 
-class Ending(msgspec.Struct, frozen=True, gc=False):
+class Ending(LeafValue, frozen=True):
     """A request that must not go on, and what its client is told. Its charge is gone already."""
 
     ticket: int
     refusal: Refusal
 
 
-class Turn(msgspec.Struct, frozen=True, gc=False):
-    """What is to be done now.
+class Turn(LeafValue, frozen=True):
+    """What is to be done now; each ticket stands in it once.
 
     `admitted`: of those that waited. `missed`: those that waited and get no room in time; they are out of the books.
     `endings`: running requests to end; who ends one still releases its ticket, with Cause.ENDED.
@@ -144,7 +143,8 @@ class EngineSample:
     block. `used_blocks`: in use, without those that are only cached; like `running` and `waiting` over all ranks
     together. `preemptions`: how often a running request lost its blocks since the engine started. `started_at`: names
     one life of the engine, in Unix seconds: its start, or where it does not say, when it was first seen. `ranks`: by
-    number, where there are several and the engine tells them apart.
+    number, where there are several and the engine tells them apart. `finished`: sequences that it answered to the end,
+    `prompt_tokens`: that it looked up in its prefix cache, `cached_tokens`: that it found there, all since it started.
     """
 
     blocks: Blocks | None = None
@@ -155,3 +155,6 @@ class EngineSample:
     started_at: float | None = None
     ranks: tuple[RankSample, ...] = ()
     preemptions: int | None = None
+    finished: int | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None

@@ -23,7 +23,6 @@ from typing import Final
 from kvquota_api.amounts import Blocks, Tokens
 from kvquota_api.pod_config import MAX_TENANTS, PodConfig
 from kvquota_api.usage import PoolUsage, Rung, TenantUsage
-from kvquota_sidecar.admission.case import Pool
 from kvquota_sidecar.admission.rules import Grant
 from kvquota_sidecar.admission.rung import next_rung
 from kvquota_sidecar.ledger.accounts import Account
@@ -45,7 +44,7 @@ from kvquota_sidecar.ledger.entries import Entry, State
 from kvquota_sidecar.ledger.gathering import entry_of, pool_of
 from kvquota_sidecar.ledger.hearing import Hearing, Wait
 from kvquota_sidecar.ledger.law import Law, law_of, pools_of
-from kvquota_sidecar.ledger.ranks import Rank, Ranks
+from kvquota_sidecar.ledger.ranks import Ranks
 from kvquota_sidecar.ledger.reclaiming import Reclaiming
 from kvquota_sidecar.ledger.reporting import pool_usage, room_of, tenant_usage
 from kvquota_sidecar.ledger.roll import Roll
@@ -61,7 +60,7 @@ __all__ = [
 
 MAX_ACCOUNTS: Final = 2 * MAX_TENANTS  # those of the config, and as many that it named before, for their totals
 _NOTHING: Final = Turn()
-_CUTS: Final = frozenset({Cause.CLIENT_GONE, Cause.ENDED, Cause.DRAINED})
+_CUTS: Final = (Cause.CLIENT_GONE, Cause.ENDED, Cause.DRAINED)
 
 
 class Books:
@@ -78,7 +77,7 @@ class Books:
         self._tickets = itertools.count(1)
         self._law: Law | None = None
         self._stirred = False  # something has changed that those who wait have waited for
-        self._cut = 0
+        self._over = self._cut = 0
         self._settling = Settling()
         self._rung: Rung = "Normal"
         self._rung_since = 0.0
@@ -117,16 +116,18 @@ class Books:
             self._reclaiming.count_preempted(preempted, self._law, now)
         ranks.note(sample, now)
         for rank, said in zip(ranks.each, ranks.split(sample), strict=True):
-            self._note_started(rank, nothing_waits=said.waiting == 0)
+            if said.waiting == 0:
+                self._roll.note_started(rank)
             if said.used_blocks is not None:
                 rank.gauge.read(said.used_blocks, self._roll.holding(rank), now)
         if self._law is not None and ranks.measured != measured:
             self._draw(self._law.config)
         self._changed(now)
 
-    def settled(self, now: float) -> bool:
-        """Whether a sidecar that has begun may take traffic: what ran before it has left the engine, or had time to."""
-        return self._settling.settled(now)
+    @property
+    def is_calm(self) -> bool:
+        """Whether the engine was ever seen to hold next to nothing: what ran before this program has left it."""
+        return self._settling.is_calm
 
     # -- one request, from ask to release
 
@@ -139,7 +140,9 @@ class Books:
             return refuse(Code.UNKNOWN_TENANT)
         rank, free = self._ranks.roomiest(now)
         entry = entry_of(ask, account, account.share, law, ticket=next(self._tickets), rank=rank.place, now=now)
-        verdict = Hearing(ask, account, account.share, self._pool(law, account, free, now), now).verdict(entry)
+        lends_in = self._reclaiming.lends_in(law, now)
+        pool = pool_of(law, account, self._roll, free, lends_in=lends_in, drain=self._drain, now=now)
+        verdict = Hearing(ask, account, account.share, pool, now).verdict(entry)
         if isinstance(verdict, Grant):
             return self._admit(account, entry, verdict, now)
         if isinstance(verdict, Wait):
@@ -169,6 +172,7 @@ class Books:
         entry.correct(prompt, produced)
         if cached is not None:
             entry.find(cached)
+            entry.looked_up = prompt, Tokens(min(cached, prompt))
         if entry.state is State.LIVE:
             self._recharge(entry, now)
 
@@ -176,7 +180,7 @@ class Books:
         """Its prompts were counted while it runs or waits, or are taken for so many tokens as nobody counted them in
         time. What the engine has said itself stays."""
         entry = self._roll.entry(ticket)
-        if entry.estimated and entry.state in {State.LIVE, State.WAITING}:
+        if entry.estimated and (entry.state is State.LIVE or entry.state is State.WAITING):
             entry.count(prompts)
             self._recharge(entry, now)
 
@@ -195,12 +199,16 @@ class Books:
             self._roll.withdraw(entry)
             return
         account = self._roll.accounts[entry.tenant]
+        self._over += entry.sequences
         self._cut += entry.sequences if cause in _CUTS else 0
         if entry.state is State.LIVE:
             self._give_back(account, entry, cause, now)
         if entry.state is not State.DEAD:
             account.sequences_drain.add(entry.sequences, now)
         self._roll.forget(entry)
+        if entry.looked_up is not None:
+            account.tally.count("prompt_tokens", now, times=entry.looked_up[0])
+            account.tally.count("cached_tokens", now, times=entry.looked_up[1])
         account.pressed = account.pressed and not account.idle
         account.learn(entry, cause)
 
@@ -216,6 +224,11 @@ class Books:
         return self._roll.sequences()
 
     @property
+    def begun(self) -> int:
+        """How many sequences were ever sent to the engine."""
+        return self._over + self._roll.sequences()
+
+    @property
     def cut(self) -> int:
         """How many sequences were ever broken off while the engine had them."""
         return self._cut
@@ -225,7 +238,7 @@ class Books:
     @property
     def restless(self) -> bool:
         """Whether `turn` may have something to say without time passing."""
-        return self._stirred or self._reclaiming.pending
+        return self._stirred or bool(self._reclaiming.endings or self._reclaiming.missed)
 
     @property
     def someone_waits(self) -> bool:
@@ -238,11 +251,12 @@ class Books:
         if law is None or not (self.restless or self._roll.queue):
             return _NOTHING
         self._stirred = False
-        admitted = self._serve(law, now) if self._roll.queue else ()
+        served = self._serve(law, now) if self._roll.queue else ()
         for rank in self._ranks.each:
             if (rank.waiting or rank.outgrown) and not law.shadow:
                 self._reclaiming.evict(rank, law, now)
             rank.outgrown = False
+        admitted = tuple([self._admit_at_last(entry, now) for entry in served])
         missed, endings = self._reclaiming.told()
         return Turn(admitted, missed, endings)
 
@@ -276,20 +290,15 @@ class Books:
 
     # -- inside
 
-    def _pool(self, law: Law, account: Account, rank_free: int, now: float) -> Pool:
-        lends_in = self._reclaiming.lends_in(law, now)
-        return pool_of(law, account, self._roll, rank_free, lends_in=lends_in, drain=self._drain, now=now)
-
     def _admit(self, account: Account, entry: Entry, grant: Grant, now: float) -> Admitted:
         if grant.would_reject is not None:
             account.tally.count("would_reject", now, grant.would_reject.code)
         protected = account.charged + entry.charge <= account.soft
         self._roll.take(account, entry)
         account.tally.count("admitted", now)
-        if not (entry.estimated and entry.doubt):
-            return Admitted(entry.ticket, entry.charge, self._ranks.number(entry.rank), protected, limit=entry.told)
-        number, count = self._ranks.number(entry.rank), account.is_doubtful
-        return Admitted(entry.ticket, entry.charge, number, protected, is_doubtful=True, count=count, limit=entry.told)
+        number, is_doubtful = self._ranks.number(entry.rank), entry.estimated and entry.doubt > 0
+        count = is_doubtful and account.is_doubtful
+        return Admitted(entry.ticket, entry.charge, number, protected, is_doubtful, count, entry.told)
 
     def _let_wait(self, account: Account, entry: Entry, law: Law, now: float) -> Waiting:
         entry.deadline = now + law.config.ladder.eviction_wait_seconds
@@ -304,26 +313,27 @@ class Books:
         account.tally.refused("rejected", told, now)
         return told
 
-    def _serve(self, law: Law, now: float) -> tuple[Admitted, ...]:
-        """Those that wait, in order of arrival, each with what those before it leave."""
+    def _serve(self, law: Law, now: float) -> tuple[Entry, ...]:
+        """Who of those that wait finds room, in order of arrival, each with what those before it leave."""
         left = [rank.free(self._ranks.usable, now) + rank.waiting for rank in self._ranks.each]
-        admitted = []
+        served = []
         for entry in tuple(self._roll.queue.values()):
             if max(left) < 1 and now < entry.deadline and not law.shadow:
                 break  # nothing is left for anybody, and those behind came later
             if law.shadow or entry.charge <= left[entry.rank]:
-                admitted.append(self._admit_at_last(entry, now))
+                served.append(entry)
             elif now >= entry.deadline:
                 self._reclaiming.miss(entry, left[entry.rank], law, now)
                 continue
             left[entry.rank] -= entry.charge
-        return tuple(admitted)
+        return tuple(served)
 
     def _admit_at_last(self, entry: Entry, now: float) -> Admitted:
+        account, number = self._roll.accounts[entry.tenant], self._ranks.number(entry.rank)
         self._roll.admit(entry, now)
-        self._roll.accounts[entry.tenant].tally.count("admitted", now)
-        number = self._ranks.number(entry.rank)
-        return Admitted(entry.ticket, entry.charge, number, protected=True, limit=entry.told)
+        account.tally.count("admitted", now)
+        protected = all(each is not entry for each in account.over_soft())  # its soft may be lower by now
+        return Admitted(entry.ticket, entry.charge, number, protected, limit=entry.told)
 
     def _recharge(self, entry: Entry, now: float) -> None:
         more, law = self._roll.recharge(entry), self._law
@@ -355,12 +365,6 @@ class Books:
             account.sequences -= entry.sequences
             account.pressed = False
 
-    def _note_started(self, rank: Rank, *, nothing_waits: bool) -> None:
-        """When the engine lets nothing wait, it has taken up all that was admitted before the previous reading."""
-        for entry in self._roll.entries.values() if nothing_waits else ():
-            if entry.state is State.LIVE and entry.rank == rank.place and entry.admitted_at < rank.gauge.read_at:
-                entry.started = True
-
     def _draw(self, config: PodConfig) -> None:
         self._law = law = law_of(config, self._ranks.measured)
         self._ranks.usable = Blocks(law.lines.usable // len(self._ranks.each))
@@ -376,7 +380,6 @@ class Books:
 
     def _changed(self, now: float) -> None:
         """A config or a reading has come."""
-        self._settling.hear(now)
         self._stirred = self._stirred or bool(self._roll.queue)
         self._step(now)
         law, ranks = self._law, self._ranks

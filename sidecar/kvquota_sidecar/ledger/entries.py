@@ -31,12 +31,11 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
-import msgspec
-
 from kvquota_api.amounts import UNLIMITED, Blocks, Tokens
 from kvquota_sidecar.estimate.chain import CHUNK_BYTES
 from kvquota_sidecar.ledger.asking import Kind
 from kvquota_sidecar.ledger.cost import Tariff
+from kvquota_sidecar.records import MutableLeaf
 
 _NO_TOKENS: Final = Tokens(0)
 _NO_BLOCKS: Final = Blocks(0)
@@ -49,7 +48,7 @@ class State(Enum):
     DEAD = "dead"
 
 
-class Prompt(msgspec.Struct, eq=False, gc=False):
+class Prompt(MutableLeaf):
     """`tokens` of a prompt, at most `most`, and the most that each of its outputs may have.
 
     `chain` and `size` as in AskedPrompt. `leading`: chunks of the chain that older prompts hold. `found`: the most of
@@ -77,7 +76,7 @@ class Prompt(msgspec.Struct, eq=False, gc=False):
         return max(0, least)
 
 
-class Entry(msgspec.Struct, eq=False, gc=False):
+class Entry(MutableLeaf):
     """`limit`, `promise` and `produced` are tokens of one sequence; `produced` is 0 until the first sign of an output.
 
     `hard` is its tenant's hard when it was admitted, in blocks; `admitted_at` and `deadline` are monotonic seconds, the
@@ -86,6 +85,7 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     `doubt`: blocks of its ceiling beyond its charge. `estimated`: its prompts are not known exactly. `rank`: place of
     the rank that runs it. `shares`: whether its prompts are compared with the tenant's others. `started`: the engine
     must have taken it up, though nothing of its output was seen. `sent`: its client has seen the first byte.
+    `looked_up`: tokens of its prompts, and how many of them the engine found in its prefix cache; None: it did not say.
     """
 
     ticket: int
@@ -112,6 +112,7 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     started: bool = False
     sent: bool = False
     told: Tokens | None = None
+    looked_up: tuple[Tokens, Tokens] | None = None
     passed_in_shadow: bool = False
     evicted_in_shadow: bool = False
 
@@ -122,7 +123,7 @@ class Entry(msgspec.Struct, eq=False, gc=False):
 
     def correct(self, prompt: Tokens, produced: Tokens) -> None:
         """The engine's own count: `prompt` tokens over all prompts, each in proportion to its estimate."""
-        estimated = sum([each.tokens for each in self.prompts])
+        estimated = sum([each.tokens for each in self.prompts]) if len(self.prompts) > 1 else self.prompts[0].tokens
         if estimated:
             for each in self.prompts:
                 each.tokens = each.most = Tokens(-(-each.tokens * prompt // estimated))
@@ -164,14 +165,17 @@ class Entry(msgspec.Struct, eq=False, gc=False):
             return Blocks(self.tariff.batch([each.most for each in self.prompts]))
         produced, price, blocks = self.produced, self.tariff.prompt, 0
         for each in self.prompts:
-            output = max(produced, min(self.promise, each.limit, max(1, self.context - each.most)))
+            output = self.promise if self.promise < each.limit else each.limit
+            left = self.context - each.most if self.context > each.most else 1
+            output = output if output < left else Tokens(left)
+            output = output if output > produced else produced
             shared = each.surely_shared(self.tariff.widest) if each.leading else 0
             blocks += price(each.most, output, self.copies, shared)
         return Blocks(blocks)
 
     def filled(self) -> Blocks:
         """Blocks in the engine: by the output that was seen; at most its charge where it has started and shows none."""
-        return self.seen() if self.produced else self.unseen()
+        return self.cost_of(_NO_TOKENS) if self.produced else self.unseen()
 
     def seen(self) -> Blocks:
         """Blocks that are filled by the output that was seen; 0 where none was."""
@@ -188,7 +192,7 @@ class Entry(msgspec.Struct, eq=False, gc=False):
 def limit_of(given: Tokens | None, context: Tokens, prompt: Tokens) -> Tokens:
     """Tokens that the output of a prompt of `prompt` tokens may have: what its client set (`given`), never more than
     the context leaves."""
-    left = max(1, context - prompt)
+    left = context - prompt if context > prompt else 1
     return given if given is not None and given < left else Tokens(left)
 
 

@@ -19,9 +19,9 @@ from typing import Final
 
 from kvquota_api.amounts import Blocks, Tokens
 from kvquota_api.pod_config import TenantShare
-from kvquota_sidecar.admission.case import Demand, Holder, Pool
+from kvquota_sidecar.admission.case import Demand, Holder, Known, Pool
 from kvquota_sidecar.ledger.accounts import Account
-from kvquota_sidecar.ledger.asking import Ask
+from kvquota_sidecar.ledger.asking import Ask, AskedPrompt
 from kvquota_sidecar.ledger.drain import Drain
 from kvquota_sidecar.ledger.entries import Entry, Prompt, limit_of
 from kvquota_sidecar.ledger.law import Law
@@ -37,10 +37,6 @@ def is_exact(ask: Ask) -> bool:
     return first.tokens == first.most and all(each.tokens == each.most for each in ask.prompts[1:])
 
 
-def at_most(ask: Ask) -> list[Tokens]:
-    return [each.most for each in ask.prompts]
-
-
 def at_least(ask: Ask) -> list[Tokens]:
     """Whatever it holds, a prompt has one token."""
     return [_ONE_TOKEN] * len(ask.prompts)
@@ -49,14 +45,11 @@ def at_least(ask: Ask) -> list[Tokens]:
 def entry_of(ask: Ask, account: Account, share: TenantShare, law: Law, *, ticket: int, rank: int, now: float) -> Entry:
     """The request as it would stand in the books, not yet in them: charged nothing, and sharing nothing."""
     pools, context, given, told = ask.kind == "Pool", account.context, _given(ask), None
-    if given is None and context < law.config.kv.max_model_len:
+    if given is None and context < law.max_model_len:
         told = given = _told(ask, context)
-        context = Tokens(law.config.kv.max_model_len)
-    prompts = tuple(
-        [Prompt(p.tokens, p.most, limit_of(given, context, p.tokens), p.chain, p.size) for p in ask.prompts]
-    )
-    limit = prompts[0].limit if len(prompts) == 1 else max([each.limit for each in prompts])
-    typical = _typical(ask, account)
+        context = law.max_model_len
+    prompts, limit = _prompts(ask.prompts, given, context)
+    typical = None if ask.growth == "Unseen" else _typical(ask, account)
     promise = limit if typical is None or limit < typical else typical
     copies = 1 if pools else ask.copies
     sequences, hard = len(prompts) * copies, Blocks(share.hard_blocks)
@@ -66,11 +59,36 @@ def entry_of(ask: Ask, account: Account, share: TenantShare, law: Law, *, ticket
     )  # fmt: skip
 
 
+def _prompts(
+    asked: tuple[AskedPrompt, ...], given: Tokens | None, context: Tokens
+) -> tuple[tuple[Prompt, ...], Tokens]:
+    """The prompts, and the largest limit that an output of theirs has."""
+    if len(asked) == 1:
+        one = asked[0]
+        limit = limit_of(given, context, one.tokens)
+        return (Prompt(one.tokens, one.most, limit, one.chain, one.size),), limit
+    prompts = tuple([Prompt(p.tokens, p.most, limit_of(given, context, p.tokens), p.chain, p.size) for p in asked])
+    return prompts, max([each.limit for each in prompts])
+
+
 def demand_of(ask: Ask, entry: Entry, full: Blocks) -> Demand:
     """What `entry` asks; `full`: its blocks at its limits, when it shares nothing."""
     prompts = entry.prompts
     longest = prompts[0].tokens if len(prompts) == 1 else max([each.tokens for each in prompts])
-    return Demand(longest, _given(ask), entry.sequences, full, entry.charge, ask.kind)
+    known: Known = "About" if entry.estimated else "Exactly"
+    return Demand(longest, _given(ask), entry.sequences, full, entry.charge, ask.kind, known)
+
+
+def demand_at_most(ask: Ask, entry: Entry, ceiling: Blocks) -> Demand:
+    """What `entry` would ask if its prompts were as long as they can be; `ceiling`: its blocks then."""
+    prompts = entry.prompts
+    longest = prompts[0].most if len(prompts) == 1 else max([each.most for each in prompts])
+    if ask.kind == "Pool":
+        return Demand(longest, _NO_TOKENS, entry.sequences, ceiling, ceiling, "Pool")
+    price, copies, full = entry.tariff.prompt, entry.copies, 0
+    for each in prompts:
+        full += price(each.most, limit_of(entry.given, entry.context, each.most), copies)
+    return Demand(longest, ask.output_limit, entry.sequences, Blocks(full), ceiling)
 
 
 def demand_at(ask: Ask, account: Account, entry: Entry, lengths: list[Tokens]) -> Demand:
@@ -121,7 +139,7 @@ def pool_of(
         Blocks(roll.claims - account.unclaimed),
         Blocks(lines.soft_sum - account.soft),
         law.worth,
-        Tokens(law.config.kv.max_model_len),
+        law.max_model_len,
         law.shadow,
         lambda blocks: drain.wait(blocks, now),
         lends_in,

@@ -117,7 +117,8 @@ class Gauge:
     def free(self, usable: Blocks, charged: int, now: float) -> int:
         """F in blocks, when `charged` blocks are charged to what runs; negative where more is held than there is."""
         if now - self.read_at <= self._stale_after:
-            return usable - max(self._used + self._promised, charged + self._unattributed)
+            by_gauge, by_books = self._used + self._promised, charged + self._unattributed
+            return usable - (by_gauge if by_gauge > by_books else by_books)
         return usable - charged - self.unattributed(now) - self._still_freeing(now)
 
     def _still_freeing(self, now: float) -> int:

@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import msgspec
 from msgspec.structs import replace
 
 from kvquota_api.amounts import Blocks
@@ -31,11 +30,12 @@ from kvquota_sidecar.admission.rules import GRANTED, PASSED, Grant, Judgement, j
 from kvquota_sidecar.ledger.accounts import Account
 from kvquota_sidecar.ledger.asking import Ask, Close
 from kvquota_sidecar.ledger.entries import Entry, doubt_of
-from kvquota_sidecar.ledger.gathering import at_least, at_most, demand_at, demand_of, holder_of
+from kvquota_sidecar.ledger.gathering import at_least, demand_at, demand_at_most, demand_of, holder_of
+from kvquota_sidecar.records import LeafValue
 from kvquota_sidecar.refusals import Code, Refusal
 
 
-class Wait(msgspec.Struct, frozen=True, gc=False):
+class Wait(LeafValue, frozen=True):
     """The request is guaranteed, and lacks nothing but room."""
 
 
@@ -58,13 +58,14 @@ class Hearing:
         ask, account = self.ask, self.account
         full = entry.cost_of(entry.limit)
         account.join(entry)
-        entry.charge = entry.cost() if entry.shares or entry.promise != entry.limit else full
-        entry.doubt = doubt_of(entry)
+        entry.charge = charge = entry.cost() if entry.shares or entry.promise != entry.limit else full
         if not entry.estimated:
+            entry.doubt = doubt_of(entry)
             return self._exactly(entry, demand_of(ask, entry, full))
-        longest = replace(demand_at(ask, account, entry, at_most(ask)), reserve=entry.ceiling())
-        dearest = longest
-        if longest.reserve < entry.charge or longest.full < full:
+        ceiling = entry.ceiling()
+        entry.doubt = ceiling - charge if ceiling > charge else 0
+        longest = dearest = demand_at_most(ask, entry, ceiling)
+        if ceiling < charge or longest.full < full:
             dearest = _between(max, longest, demand_of(ask, entry, full))
         top = self._judge(dearest, account.doubt)
         return GRANTED if top is PASSED else self._closer(entry, full, longest, top)
@@ -84,7 +85,7 @@ class Hearing:
         if top.code is None:
             return _verdict(plain)  # limits in Shadow: these are counted by the estimate
         shortest = demand_at(self.ask, self.account, entry, at_least(self.ask))
-        low = self._judge(_between(min, shortest, longest))
+        low = self._judge(replace(_between(min, shortest, longest), known="AtLeast"))
         if low.code is None or (low.code is Code.KV_POOL_EXHAUSTED and top.code is not low.code):
             return Close()
         return _verdict(plain if plain.code is low.code else low)

@@ -125,5 +125,8 @@ class Ranks:
 
     def pressure_percent(self, now: float) -> float:
         """1 - F/U in percent, of the pool with the least room; a pool of no blocks is full."""
-        least = min([rank.free(self.usable, now) for rank in self.each])
+        if len(self.each) == 1:
+            least = self.each[0].free(self.usable, now)
+        else:
+            least = min([rank.free(self.usable, now) for rank in self.each])
         return 100 * (self.usable - least) / self.usable if self.usable else 100.0

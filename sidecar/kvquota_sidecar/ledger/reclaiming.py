@@ -15,6 +15,7 @@ It does not know which calls bring it about, nor how an ending is done.
 
 from __future__ import annotations
 
+from kvquota_sidecar.admission.case import Known
 from kvquota_sidecar.admission.wording import evicted, grown_past_hard, no_room
 from kvquota_sidecar.ledger.accounts import Account
 from kvquota_sidecar.ledger.asking import Ending
@@ -38,11 +39,6 @@ class Reclaiming:
         self._evicted_at = NEVER
         self.endings: list[Ending] = []
         self.missed: list[Ending] = []
-
-    @property
-    def pending(self) -> bool:
-        """Whether somebody is to be told something."""
-        return bool(self.endings or self.missed)
 
     def told(self) -> tuple[tuple[Ending, ...], tuple[Ending, ...]]:
         """Who missed, and who is to be ended of those that were not released meanwhile; they are told now."""
@@ -91,7 +87,9 @@ class Reclaiming:
         """A request has waited in vain: `free` blocks are there for it."""
         tokens, account = law.worth.tokens, self._roll.accounts[entry.tenant]
         wait = self._drain.wait(entry.charge - free, now)
-        refusal = no_room(entry.tenant, asked=tokens(entry.charge), free=tokens(max(0, free)), wait=wait)
+        known: Known = "About" if entry.estimated else "Exactly"
+        asked, left = tokens(entry.charge), tokens(max(0, free))
+        refusal = no_room(entry.tenant, asked=asked, free=left, wait=wait, known=known)
         account.tally.count("guarantee_missed", now)
         self._drop(account, entry, refusal, now)
 

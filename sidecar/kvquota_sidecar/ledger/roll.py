@@ -75,7 +75,8 @@ class Roll:
         account = self.accounts[entry.tenant]
         del self.queue[entry.ticket], account.waiting[entry.ticket]
         self._move(account, entry, -entry.charge)
-        self._be_sure(account, entry)
+        account.doubt -= entry.doubt
+        entry.doubt = 0
         for heir in account.part(entry):
             self.recharge(heir)
         self.forget(entry)
@@ -105,14 +106,20 @@ class Roll:
         account, less = self.accounts[entry.tenant], int(entry.charge)
         del account.live[entry.ticket]
         self._move(account, entry, -less)
-        self._be_sure(account, entry)
-        entry.charge, entry.state = _NO_BLOCKS, state
+        account.doubt -= entry.doubt
+        entry.doubt, entry.charge, entry.state = 0, _NO_BLOCKS, state
         for heir in account.part(entry) if entry.shares else ():
             inherited = self._inherit(heir)
             less -= inherited
             filled -= inherited
-        self.ranks.each[entry.rank].gauge.ended(max(0, filled), now)
+        self.ranks.each[entry.rank].gauge.ended(filled if filled > 0 else 0, now)
         return less
+
+    def note_started(self, rank: Rank) -> None:
+        """The engine lets nothing wait on a rank: it has taken up all that was admitted before the reading before."""
+        for entry in self.entries.values():
+            if entry.state is State.LIVE and entry.rank == rank.place and entry.admitted_at < rank.gauge.read_at:
+                entry.started = True
 
     def forget(self, entry: Entry) -> None:
         """A request is out of the books."""
@@ -176,16 +183,12 @@ class Roll:
             self.accounts[entry.tenant].doubt += doubt - entry.doubt
             entry.doubt = doubt
 
-    def _be_sure(self, account: Account, entry: Entry) -> None:
-        account.doubt -= entry.doubt
-        entry.doubt = 0
-
     def _move(self, account: Account, entry: Entry, blocks: int) -> None:
         rank, soft, before = self.ranks.each[entry.rank], account.soft, account.charged
         account.charged = after = before + blocks
         self.charged += blocks
         if before < soft or after < soft:
-            self.claims += max(0, soft - after) - max(0, soft - before)
+            self.claims += (soft - after if after < soft else 0) - (soft - before if before < soft else 0)
         rank.charged += blocks
         if entry.state is State.WAITING:
             rank.waiting += blocks

@@ -19,7 +19,9 @@ from kvquota_sidecar.refusals import Refusal
 
 BUCKETS: Final = 10
 _SPELL: Final = RECENT_SECONDS / BUCKETS  # seconds: `recent` covers nine to ten minutes
-Kind = Literal["admitted", "rejected", "would_reject", "evicted", "ended", "guarantee_missed"]
+Kind = Literal[
+    "admitted", "rejected", "would_reject", "evicted", "ended", "guarantee_missed", "prompt_tokens", "cached_tokens"
+]
 
 _NOTHING: Final = Counts()
 
@@ -35,23 +37,23 @@ class LastRefusal:
 class Tally:
     """Counts of one tenant."""
 
-    __slots__ = ("_now", "_recent", "_spell", "_total", "last_refusal")
+    __slots__ = ("_before", "_now", "_recent", "_spell", "last_refusal")
 
     def __init__(self) -> None:
         self._spell = -1  # the number of the last spell, which _now counts
         self._now: Counter[tuple[Kind, str]] = Counter()
-        self._total: Counter[tuple[Kind, str]] = Counter()
+        self._before: Counter[tuple[Kind, str]] = Counter()  # all but those of the last spell
         self._recent: deque[tuple[int, Counter[tuple[Kind, str]]]] = deque(maxlen=BUCKETS)
         self.last_refusal: LastRefusal | None = None
 
     def count(self, kind: Kind, now: float, code: str = "", *, times: int = 1) -> None:
         """So many more of `kind`; `code` names the refusal where there is one."""
-        spell, key = int(now // _SPELL), (kind, code)
+        spell = int(now // _SPELL)
         if self._spell != spell:
+            self._before.update(self._now)
             self._spell, self._now = spell, Counter()
             self._recent.append((spell, self._now))
-        self._now[key] += times
-        self._total[key] += times
+        self._now[kind, code] += times
 
     def refused(self, kind: Kind, refusal: Refusal, now: float) -> None:
         """One more of `kind`, told to the client as `refusal`."""
@@ -59,7 +61,7 @@ class Tally:
         self.last_refusal = LastRefusal(refusal, now)
 
     def total(self) -> Counts:
-        return _counts(self._total)
+        return _counts(self._before + self._now)
 
     def recent(self, now: float) -> Counts:
         """Counts of the last ten minutes."""
@@ -81,6 +83,8 @@ def _counts(counts: Counter[tuple[Kind, str]]) -> Counts:
         evicted=counts["evicted", ""],
         ended=counts["ended", ""],
         guarantee_missed=counts["guarantee_missed", ""],
+        prompt_tokens=counts["prompt_tokens", ""],
+        cached_tokens=counts["cached_tokens", ""],
     )
 
 

@@ -17,9 +17,8 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final, Literal
 
-import msgspec
-
 from kvquota_sidecar.proxy.head import Headers, connection_options
+from kvquota_sidecar.records import Value
 
 Framing = Literal["Length", "Chunked", "Close", "Bodiless"]
 
@@ -43,7 +42,7 @@ class UnsafeHeaderError(ValueError):
     """A header value with a control character in it: a fault of this program, never of a client."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Answer(Value, frozen=True):
     """A whole answer of this program's own. `fields`: header lines, see `encode_fields`; `kind`: its Content-Type."""
 
     status: int

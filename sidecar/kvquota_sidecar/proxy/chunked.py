@@ -35,8 +35,8 @@ class Chunks:
     """
 
     __slots__ = (
-        "_after_data", "_chunks", "_in_trailers", "_max_bytes", "_max_chunks", "_missing", "_size", "_trailer_bytes",
-        "done", "fault", "rest",
+        "_after_data", "_chunks", "_in_trailers", "_is_unbounded", "_max_bytes", "_max_chunks", "_may_be_whole",
+        "_missing", "_size", "_trailer_bytes", "done", "fault", "rest",
     )  # fmt: skip
 
     def __init__(self, max_bytes: int = sys.maxsize, max_chunks: int = sys.maxsize) -> None:
@@ -47,6 +47,8 @@ class Chunks:
         self._missing = 0  # bytes of the current chunk's data that are still to come
         self._after_data = False
         self._in_trailers = False
+        self._is_unbounded = max_bytes == max_chunks == sys.maxsize
+        self._may_be_whole = self._is_unbounded  # the next bytes: one chunk, and none is to be counted
         self._trailer_bytes = 0
         self.rest = b""
         self.done = False
@@ -54,16 +56,12 @@ class Chunks:
 
     def feed(self, data: bytes) -> bytes:
         """Take more bytes."""
-        if not (self._missing or self.rest or self._after_data or self._in_trailers):
-            size = len(data) - (_OF_TWO_DIGITS if len(data) <= _MOST_OF_TWO_DIGITS else _OF_THREE_DIGITS)
-            line = b"%x\r\n" % size if size > 0 else b""
-            if line and data.startswith(line) and len(line) + size + 2 == len(data) and data.endswith(b"\r\n"):
-                self._chunks += 1
-                self._size += size
-                if self._size <= self._max_bytes and self._chunks <= self._max_chunks:
-                    return data[len(line) : -2]
-                self.fault = self._excess()
-                return b""
+        if self._may_be_whole:
+            length = len(data)
+            around = _OF_TWO_DIGITS if length <= _MOST_OF_TWO_DIGITS else _OF_THREE_DIGITS
+            line = b"%x\r\n" % (length - around)
+            if len(line) == around - 2 and data.startswith(line) and data.endswith(b"\r\n") and length > around:
+                return data[around - 2 : -2]
         return self._walk(self.rest + data if self.rest else data)
 
     def _walk(self, data: bytes) -> bytes:
@@ -84,6 +82,8 @@ class Chunks:
             self.fault = self._take_line(data[at:end])
             at = end + 2
         self.rest = data[at:]
+        is_within = self._missing or self.rest or self._after_data or self._in_trailers
+        self._may_be_whole = self._is_unbounded and not is_within
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _take_line(self, line: bytes) -> Fault | None:

@@ -10,7 +10,7 @@ import math
 from typing import Final
 
 from kvquota_api.amounts import Tokens
-from kvquota_sidecar.estimate.shape import PromptSize, Shape, read_shape
+from kvquota_sidecar.estimate.shape import PromptSize, read_shape
 from kvquota_sidecar.ledger.asking import Admitted, Ask, AskedPrompt, Waiting
 from kvquota_sidecar.proxy.counting import DEADLINE_SECONDS
 from kvquota_sidecar.proxy.desk import Desk
@@ -53,7 +53,11 @@ class Clerk:
             client.answer(self._desk.refuse(shape, name, route.path, tenant))
             return
         wish = Wish(name, request, route, tenant, directory, shape, client)
-        self.ask(wish, tuple([self._estimated(tenant, each) for each in shape.prompts]))
+        sizes = shape.prompts
+        if len(sizes) == 1:
+            self.ask(wish, (self._estimated(tenant, sizes[0]),))
+        else:
+            self.ask(wish, tuple([self._estimated(tenant, each) for each in sizes]))
         self._desk.turn()
 
     def pass_on(
@@ -82,7 +86,7 @@ class Clerk:
             prompts,
             shape.copies,
             shape.output_limit,
-            growth="Seen" if _is_seen(shape) else "Unseen",
+            growth="Seen" if shape.stream and not shape.hides_output else "Unseen",
             kind=shape.kind,
             final=now >= until,
         )
@@ -157,16 +161,18 @@ class Clerk:
         return AskedPrompt(ratios.estimate(tenant, prompt), ratios.most(prompt), prompt.chain, prompt.span)
 
     def _job(self, wish: Wish, prompts: tuple[AskedPrompt, ...], ticket: int) -> Job:
+        shape, route = wish.shape, wish.route
+        is_seen = shape.stream and not shape.hides_output
         return Job(
             name=wish.name,
-            route=wish.route,
+            route=route,
             tenant=wish.tenant,
             ticket=ticket,
-            prompts=wish.shape.prompts,
-            estimated=sum([each.tokens for each in prompts]),
-            withholds_usage=lacks_usage(wish.route.path, wish.shape),
-            marks_end=marks_end(wish.directory.config.engine_type, wish.route.path),
-            tokens_per_frame=self._desk.paces.tokens_per_frame(wish.tenant) if _is_seen(wish.shape) else None,
+            prompts=shape.prompts,
+            estimated=prompts[0].tokens if len(prompts) == 1 else sum([each.tokens for each in prompts]),
+            withholds_usage=lacks_usage(route.path, shape),
+            marks_end=marks_end(wish.directory.config.engine_type, route.path),
+            tokens_per_frame=self._desk.paces.tokens_per_frame(wish.tenant) if is_seen else None,
         )
 
     def _engine_request(self, wish: Wish, job: Job, admitted: Admitted) -> bytes:
@@ -191,8 +197,3 @@ class Clerk:
             key = self._salt_key if identity is None else b"cache-salt:" + identity.pepper.encode()
             self._salts = Salts(directory, key)
         return self._salts
-
-
-def _is_seen(shape: Shape) -> bool:
-    """Whether its output shows while it is made."""
-    return shape.stream and not shape.hides_output

@@ -34,7 +34,7 @@ from kvquota_sidecar.proxy.answers import (
 )
 from kvquota_sidecar.proxy.head import Fault, Head
 from kvquota_sidecar.proxy.hub import Hub
-from kvquota_sidecar.proxy.reading import Event, Request, RequestReader, Stage
+from kvquota_sidecar.proxy.reading import Event, RequestReader, Stage
 from kvquota_sidecar.proxy.service import ContextT, Ends, Exchange
 
 MAX_AHEAD_BYTES: Final = 64 * 1024  # of pipelined requests; more stay in the kernel's buffer
@@ -93,7 +93,8 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
         self._keep(self._held + len(data) + PIECE_BYTES)
         if not self._serving:
             self._advance()
-            self._check_held()
+            if self._held and not self._serving:
+                self._check_held()
         if self._reader.unread:
             self._pause_if_ahead()
 
@@ -176,14 +177,16 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
         self._answered(close=close)
 
     def begin(self, status: int, fields: bytes, length: int | None) -> None:
+        framing: Framing
         if self._is_bodiless():
-            self._framing = "Bodiless"
+            framing = "Bodiless"
         elif length is not None:
-            self._framing = "Length"
+            framing = "Length"
         else:
-            self._framing = "Close" if self._head is None or self._head.minor == 0 else "Chunked"
-        close = self._framing == "Close" or self._closes_after()
-        self._unsent = encode_head(status, with_date(fields, self._hub.date()), length, self._framing, close=close)
+            framing = "Close" if self._head is None or self._head.minor == 0 else "Chunked"
+        self._framing = framing
+        close = framing == "Close" or self._closes_after()
+        self._unsent = encode_head(status, with_date(fields, self._hub.date()), length, framing, close=close)
 
     def write(self, data: bytes) -> None:
         if not data or self._leaving or self._framing == "Bodiless":
@@ -197,7 +200,8 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
             self._transport.write(data)
 
     def end(self) -> None:
-        self._send(LAST_CHUNK if self._framing == "Chunked" else b"")
+        if self._unsent or self._framing == "Chunked":
+            self._send(LAST_CHUNK if self._framing == "Chunked" else b"")
         self._answered(close=self._framing == "Close" or self._closes_after())
 
     def break_off(self) -> None:
@@ -213,10 +217,9 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
     def _send(self, data: bytes) -> None:
         """Send it, with the head where that has not been sent: every write is a system call."""
         whole, self._unsent = self._unsent + data, b""
-        if whole:
-            self._begun = True
-            self._gone_at = math.inf
-            self._transport.write(whole)
+        self._begun = True
+        self._gone_at = math.inf
+        self._transport.write(whole)
 
     def _advance(self) -> None:
         if self._advancing:
@@ -248,7 +251,9 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
         elif event.body and self._hub.buffers.are_over(self._owner):
             self._refuse_for_memory()
         else:
-            self._serve(event)
+            self._serving = True
+            self._wait_for_nobody()
+            self._hub.service.serve(event, self._context, self)
 
     def _examine(self, head: Head) -> None:
         self._head = head
@@ -273,11 +278,6 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
             self.answer(answer)
         else:
             self._answer_and_leave(answer)
-
-    def _serve(self, request: Request) -> None:
-        self._serving = True
-        self._wait_for_nobody()
-        self._hub.service.serve(request, self._context, self)
 
     def _answered(self, *, close: bool) -> None:
         self._serving = self._begun = False
@@ -312,7 +312,7 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
         self._keep(0)
 
     def _check_held(self) -> None:
-        if not self._held or self._serving or self._leaving:
+        if self._leaving:
             return
         if self._reader.stage == "idle":  # what came was no part of a request
             self._keep(0)

@@ -17,13 +17,13 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from kvquota_api.amounts import Tokens
 from kvquota_sidecar.estimate.questions import Question, counted, questions
 from kvquota_sidecar.estimate.shape import Engine, Shape
 from kvquota_sidecar.proxy.engine_answer import AnswerHead
-from kvquota_sidecar.proxy.engine_side import EngineCall, EngineFailure, EnginePool
+from kvquota_sidecar.proxy.engine_side import EngineAddress, EngineFailure, Listener
 
 # Docs/accounting.md (prompts). Tokenizing 10,000 tokens takes 15 ms; what takes longer is taken at the worst.
 DEADLINE_SECONDS: Final = 0.05
@@ -34,10 +34,28 @@ _OK: Final = 200
 Done = Callable[[tuple[Tokens, ...] | None], None]
 
 
+class Call(Protocol):
+    """A request to the engine that is on its way."""
+
+    def cancel(self) -> None:
+        """Nobody wants its answer any more."""
+
+
+class Line(Protocol):
+    """The way to the engine: its pool of connections."""
+
+    @property
+    def address(self) -> EngineAddress:
+        """Where it is."""
+
+    def call(self, request: bytes, listener: Listener) -> Call:
+        """Send a request; `listener` hears of it from now on."""
+
+
 class Tokenizer:
     """The one engine's."""
 
-    def __init__(self, pool: EnginePool) -> None:
+    def __init__(self, pool: Line) -> None:
         self._pool = pool
         self._remembered: OrderedDict[bytes, Tokens] = OrderedDict()
 
@@ -62,7 +80,7 @@ class Tokenizer:
         if len(self._remembered) > MAX_REMEMBERED:
             self._remembered.popitem(last=False)
 
-    def ask(self, question: Question, listener: Asked) -> EngineCall:
+    def ask(self, question: Question, listener: Asked) -> Call:
         return self._pool.call(_request(question, self._pool.address.authority), listener)
 
 
@@ -74,7 +92,7 @@ class Counting:
         self._exact = [each.tokens for each in shape.prompts]
         self._done = done
         self._counts: list[Tokens | None] = []
-        self._calls: dict[int, EngineCall] = {}  # those that the engine has not answered yet
+        self._calls: dict[int, Call] = {}  # those that the engine has not answered yet
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, asked: list[tuple[bytes, Question]]) -> None:

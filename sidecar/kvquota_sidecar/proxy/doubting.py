@@ -93,11 +93,13 @@ class Doubts:
 
     def close(self, ticket: int) -> None:
         """The request is over, or waits no longer."""
-        if ticket in self._open:
-            counting = self._under_way.get(ticket)
+        if ticket not in self._open:
+            return
+        if ticket in self._under_way:
+            counting = self._under_way[ticket]
             if counting is not None:
                 counting.cancel()
-            self._forget(ticket)
+        self._forget(ticket)
 
     def count(self, tenant: str) -> set[int]:
         """Have what is open of a tenant counted, as far as may be; the tickets of what is under way now."""
@@ -148,7 +150,9 @@ class Doubts:
 
     def _forget(self, ticket: int) -> None:
         self._kept -= len(self._open.pop(ticket).request.body)
-        self._under_way.pop(ticket, None)
+        if ticket not in self._under_way:
+            return  # nobody waits for it
+        del self._under_way[ticket]
         for awaited in tuple(self._awaited):
             awaited.tickets.discard(ticket)
             if not awaited.tickets:

@@ -16,11 +16,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-import msgspec
-
 from kvquota_sidecar.proxy.answers import encode_fields, passed_on
 from kvquota_sidecar.proxy.chunked import Chunks
 from kvquota_sidecar.proxy.head import Headers, are_fields, connection_options, split_fields
+from kvquota_sidecar.records import Value
 
 MAX_HEAD_BYTES: Final = 64 * 1024  # what the engine's own server may send; far above what engines do send
 MAX_KNOWN: Final = 64  # heads remembered: an engine's differ by their kind, and by their Date once a second
@@ -36,7 +35,7 @@ class AnswerError(Exception):
     """The engine sent something that is not an HTTP/1.x answer; the text says what."""
 
 
-class AnswerHead(msgspec.Struct, frozen=True):
+class AnswerHead(Value, frozen=True):
     """`length` is the body's bytes, or None where only its end tells (chunks, or the end of the connection); `headers`
     are all but the length. `fields`: the header lines that a client is to see. `is_stream`: of server-sent events.
     `keep_alive`: whether another answer may follow on the connection.
@@ -122,7 +121,9 @@ class AnswerReader:
             lines, self._pending = self._pending[: end + 2], self._pending[end + 4 :]
             self._take(lines)
         body, self._pending = self._pending, b""
-        return self.feed(body) if body else b""
+        if not body:
+            return b""
+        return self._feed_rest(body) if self._chunks is None else self.feed(body)
 
     def _check_part(self) -> None:
         if len(self._pending) > MAX_HEAD_BYTES:
@@ -154,9 +155,9 @@ class AnswerReader:
         if self.done:
             raise AnswerError("the engine sent bytes after the end of its answer")
         if self._missing is not None:
-            self._missing -= len(data)
-            self.done = self._missing == 0
-            if self._missing < 0:
+            self._missing = missing = self._missing - len(data)
+            self.done = missing == 0
+            if missing < 0:
                 raise AnswerError("the engine sent bytes after the end of its answer")
         return data
 

@@ -82,14 +82,14 @@ def engine_body(
 
     `limit`: of its output, to be set for `engine`; None where the client has set one, or needs none.
     """
-    changes: dict[str, bytes | None] = {**WITHOUT_STEERING, "cache_salt": salt}
-    if priority is not None and path not in _WITHOUT_PRIORITY:
-        changes["priority"] = b"%d" % priority
+    place = None if priority is None or path in _WITHOUT_PRIORITY else b"%d" % priority
+    changes: dict[str, bytes | None] = {"priority": place, "cache_salt": salt}
     if lacks_usage(path, shape):
         changes["stream_options"] = _USAGE_ASKED
     if limit is not None:
         changes[_limit_field(path, engine)] = b"%d" % limit
-    return edited(body, shape.fields, changes)
+    is_plain = shape.fields.isdisjoint(WITHOUT_STEERING)
+    return edited(body, shape.fields, changes if is_plain else {**WITHOUT_STEERING, **changes})
 
 
 def _limit_field(path: str, engine: Engine) -> str:

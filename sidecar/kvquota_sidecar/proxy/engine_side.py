@@ -80,7 +80,11 @@ class EnginePool:
     def call(self, request: bytes, listener: Listener) -> EngineCall:
         """Send a request; `listener` hears of it from now on, never before this returns."""
         call = EngineCall(self, request, listener)
-        call.start()
+        link = self.take_idle()
+        if link is None:
+            call.dial()
+        else:
+            call.ride(link)
         return call
 
     @property
@@ -144,12 +148,16 @@ class EngineCall:
         self._over = False
         self._paused = False
 
-    def start(self) -> None:
-        link = self._pool.take_idle()
-        if link is None:
-            self._dial()
-        else:
-            self._ride(link)
+    def ride(self, link: EngineLink) -> None:
+        """Go out on a connection."""
+        self._link = link
+        link.carry(self, self._request)
+        if self._paused:
+            link.pause()
+
+    def dial(self) -> None:
+        """Go out on a connection that is to be made."""
+        self._dialling = self._pool.spawn(self._connect())
 
     def pause(self) -> None:
         """Read nothing more from the engine until `resume`."""
@@ -185,14 +193,11 @@ class EngineCall:
             return
         self._link = None
         if was_stale:  # once at most: the next connection is a fresh one
-            self._dial()
+            self.dial()
             return
         self._fail(EngineFailure("Broken", detail))
 
     # The inside.
-
-    def _dial(self) -> None:
-        self._dialling = self._pool.spawn(self._connect())
 
     async def _connect(self) -> None:
         try:
@@ -209,13 +214,7 @@ class EngineCall:
         if self._over:
             link.close()
         else:
-            self._ride(link)
-
-    def _ride(self, link: EngineLink) -> None:
-        self._link = link
-        link.carry(self, self._request)
-        if self._paused:
-            link.pause()
+            self.ride(link)
 
     def _fail(self, failure: EngineFailure) -> None:
         if not self._over:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-import msgspec
+from kvquota_sidecar.records import Value
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
@@ -40,7 +40,7 @@ _LENGTH: Final = re.compile(rb"[0-9]{1,15}")  # 15 digits: below 2^53, so no rea
 _LENGTH_LINE: Final = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,15})\r\n")  # as nearly every client writes it
 
 
-class Fault(msgspec.Struct, frozen=True):
+class Fault(Value, frozen=True):
     """Why a request cannot be read: the status to answer with (400, 408, 413, 415, 417, 431) and a sentence.
 
     `path`: what was asked for, where that much could be read; "" otherwise.
@@ -51,7 +51,7 @@ class Fault(msgspec.Struct, frozen=True):
     path: str = ""
 
 
-class Head(msgspec.Struct, frozen=True):
+class Head(Value, frozen=True):
     """`path` is the target without its query. `length` is the body's bytes, or None for a chunked body; `headers` are
     all but the length. `notes`: what others have found out about it, by what they know it under; a head that differs in
     its length only has the same notes.
@@ -65,7 +65,7 @@ class Head(msgspec.Struct, frozen=True):
     length: int | None
     keep_alive: bool
     expects_continue: bool
-    notes: dict[Any, Any] = {}  # msgspec makes a new one for each
+    notes: dict[Any, Any] = {}  # noqa: RUF012 - msgspec makes a new one for each
 
     def values(self, name: bytes) -> list[bytes]:
         """All values of a header, named in lower case, in the order received."""
@@ -100,10 +100,12 @@ class HeadReader:
         self._rest = b""  # the lines without the length: of a good head that had exactly one
         self._head: Head | None = None
 
+    def again(self, lines: bytes) -> Head | None:
+        """The head before, where these are its lines, and it was good."""
+        return self._head if lines == self._lines else None
+
     def read(self, lines: bytes) -> Head | Fault:
         """As `read_head`."""
-        if self._head is not None and lines == self._lines:
-            return self._head
         found = _LENGTH_LINE.search(lines)
         if found is None:
             return read_head(lines)

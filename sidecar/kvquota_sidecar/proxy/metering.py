@@ -24,6 +24,8 @@ from typing import Any, Final, Literal
 import msgspec
 
 from kvquota_api.amounts import Tokens
+from kvquota_sidecar.proxy.frames import CARRIERS, FRAMES, Choice, Counts, Delta, Frame, Told
+from kvquota_sidecar.records import Value
 
 Dialect = Literal["OpenAI", "Responses", "Anthropic"]
 
@@ -33,7 +35,7 @@ MAX_COUNT: Final = 2**31 - 1  # tokens: engines keep lengths in 32 bits, so a la
 _FRAME_END: Final = re.compile(rb"(?<=\n\n)|(?<=\r\n\r\n)")
 
 
-class Usage(msgspec.Struct, frozen=True):
+class Usage(Value, frozen=True):
     """What the engine counted: tokens of the prompt, of all outputs together, and of the prompt those that its prefix
     cache held already. None: it did not say.
     """
@@ -43,56 +45,7 @@ class Usage(msgspec.Struct, frozen=True):
     cached: Tokens | None = None
 
 
-class _Delta(msgspec.Struct):
-    role: Any = None
-    content: Any = None
-    reasoning_content: Any = None
-    reasoning: Any = None
-    tool_calls: Any = None
-    function_call: Any = None
-
-
-class _Choice(msgspec.Struct):
-    delta: _Delta | list[Any] | str | float | bool | None = None
-    text: Any = None
-    finish_reason: Any = None
-
-
-class _Counts(msgspec.Struct):
-    """The usage in the words of all APIs: chat and completions, Responses, Messages."""
-
-    prompt_tokens: Any = None
-    completion_tokens: Any = None
-    input_tokens: Any = None
-    output_tokens: Any = None
-    prompt_tokens_details: Any = None
-    input_tokens_details: Any = None
-    cache_read_input_tokens: Any = None
-    cache_creation_input_tokens: Any = None
-
-
-# What is no object says nothing, and hides nothing else.
-_Told = _Counts | list[Any] | str | float | bool | None
-
-
-class _Carrier(msgspec.Struct):
-    usage: _Told = None
-
-
-class _Frame(msgspec.Struct):
-    """The few fields of all dialects' frames that say something of tokens."""
-
-    type: Any = None
-    choices: list[_Choice] | None = None
-    usage: _Told = None
-    message: _Carrier | None = None
-    response: _Carrier | None = None
-    error: Any = None
-
-
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-_FRAMES: Final = msgspec.json.Decoder(_Frame)
-_CARRIERS: Final = msgspec.json.Decoder(_Carrier)
 _WHOLE: Final = msgspec.json.Decoder(msgspec.Raw)
 _DONE: Final = b"[DONE]"
 _ENDS: Final = ("message_stop", "response.completed", "response.incomplete")
@@ -145,8 +98,8 @@ class StreamMeter:
 
     def feed(self, data: bytes) -> bytes:
         """Take what the engine sent; gives what may be passed on now."""
-        is_alone = not (self._held or self._oversized) and data.startswith(b"data: ") and data.endswith(b"\n\n")
-        if is_alone and data.find(b"\n") == len(data) - 2:  # the usual case: one whole frame, of one line
+        is_line = data.find(b"\n") == len(data) - 2 and data.startswith(b"data: ") and data.endswith(b"\n")
+        if is_line and not (self._held or self._oversized):  # the usual case: one whole frame
             return b"" if self._count(data[6:]) and self._withholds_usage else data
         data = self._held + data if self._held else data
         end = _end_of_frames(data)
@@ -184,30 +137,38 @@ class StreamMeter:
     def _count(self, payload: bytes) -> bool:
         """Count the data of one frame; whether it holds nothing but the usage."""
         try:
-            frame = _FRAMES.decode(payload)
+            frame = FRAMES.decode(payload)
         except _UNREADABLE:
             self.has_ended = self.has_ended or payload.strip() == _DONE
             return False
-        if frame.choices is None or frame.error is not None:
-            self._take_end(frame)
-        elif any(map(_ends_badly, frame.choices)):
-            self.has_failed = True
-        shown = _tokens_of(frame)
+        shown, choices = 0, frame.choices
+        if choices is None or frame.error is not None:
+            shown = self._take_end(frame)
+        for choice in choices or ():
+            delta = choice.delta
+            if (isinstance(delta, Delta) and delta.content) or _is_token(choice):  # nearly every frame has some
+                shown += 1
+            if choice.finish_reason is not None and choice.finish_reason in _BAD_REASONS:
+                self.has_failed = True
+        self.shown = known = self.shown + shown
         if self._more:
             self._guessed += shown * self._more
-        self.shown += shown
-        self.produced = Tokens(self.shown + self._beyond + int(self._guessed))
+            known += int(self._guessed)
+        self.produced = Tokens(known + self._beyond)
         if frame.usage is None and frame.message is None and frame.response is None:
             return False
         return self._take_usage(frame)
 
-    def _take_end(self, frame: _Frame) -> None:
-        if frame.error is not None or frame.type in _FAILURES:
+    def _take_end(self, frame: Frame) -> int:
+        """A frame without choices, or with an error; the tokens that its kind shows."""
+        kind = frame.type
+        if frame.error is not None or kind in _FAILURES:
             self.has_ended = self.has_failed = True
-        elif frame.type in _ENDS:
+        elif kind in _ENDS:
             self.has_ended = True
+        return 1 if frame.choices is None and isinstance(kind, str) and _is_delta(kind) else 0
 
-    def _take_usage(self, frame: _Frame) -> bool:
+    def _take_usage(self, frame: Frame) -> bool:
         usage = _usage_of(frame)
         if usage is None:
             return False
@@ -236,7 +197,7 @@ def _frames(whole: bytes) -> list[bytes]:
 def usage_of_json(body: bytes) -> Usage | None:
     """The usage of an answer that is one JSON object; None where it has none or cannot be read."""
     try:
-        return _usage(_CARRIERS.decode(body).usage)
+        return _usage(CARRIERS.decode(body).usage)
     except _UNREADABLE:
         return None
 
@@ -265,43 +226,28 @@ def _is_whole(payload: bytes) -> bool:
     return True
 
 
-def _tokens_of(frame: _Frame) -> int:
-    choices = frame.choices
-    if choices is None:
-        return int(_is_delta(frame.type)) if isinstance(frame.type, str) else 0
-    if len(choices) == 1:
-        delta = choices[0].delta
-        if isinstance(delta, _Delta) and delta.content:  # nearly every frame
-            return 1
-    return sum(map(_is_token, choices))
-
-
 def _is_delta(kind: str) -> bool:
     begin, end = _RESPONSE_DELTAS
     return kind == _BLOCK_DELTA or (kind.startswith(begin) and kind.endswith(end))
 
 
-def _is_token(choice: _Choice) -> bool:
+def _is_token(choice: Choice) -> bool:
     delta = choice.delta
-    if not isinstance(delta, _Delta):
+    if not isinstance(delta, Delta):
         return choice.text is not None or delta is not None
     said = delta.content or delta.reasoning_content or delta.reasoning or delta.tool_calls or delta.function_call
     return delta.role is None or bool(said)
 
 
-def _ends_badly(choice: _Choice) -> bool:
-    return choice.finish_reason in _BAD_REASONS
-
-
-def _usage_of(frame: _Frame) -> Usage | None:
+def _usage_of(frame: Frame) -> Usage | None:
     for carrier in (frame.response, frame.message):
         if carrier is not None and carrier.usage is not None:
             return _usage(carrier.usage)
     return _usage(frame.usage)
 
 
-def _usage(told: _Told) -> Usage | None:
-    if not isinstance(told, _Counts):
+def _usage(told: Told) -> Usage | None:
+    if not isinstance(told, Counts):
         return None
     prompt = _count(told.input_tokens if told.prompt_tokens is None else told.prompt_tokens)
     output = _count(told.output_tokens if told.completion_tokens is None else told.completion_tokens)

@@ -17,10 +17,9 @@ from __future__ import annotations
 import re
 from typing import Final, Literal
 
-import msgspec
-
 from kvquota_sidecar.proxy.chunked import MAX_CHUNKS, Chunks, body_too_large
 from kvquota_sidecar.proxy.head import Fault, Head, HeadReader, path_of
+from kvquota_sidecar.records import Value
 
 # Four times what nginx takes by default for all headers of one request; engines themselves stop at 64 KiB.
 MAX_HEAD_BYTES: Final = 32 * 1024
@@ -32,7 +31,7 @@ _TOO_LARGE: Final = Fault(431, f"The headers are over {MAX_HEAD_BYTES} bytes or 
 _BARE_FAULT: Final = Fault(400, "The request's head holds a bare CR, a bare LF or a NUL: end every line with CR LF.")
 
 
-class Request(msgspec.Struct, frozen=True):
+class Request(Value, frozen=True):
     """A head with its whole body."""
 
     head: Head
@@ -101,20 +100,28 @@ class RequestReader:
         return self._next_head() if self._pending else None
 
     def _next_head(self) -> Head | Fault | None:
-        if self._pending.startswith(b"\r\n"):
-            self._pending, self._scanned = _EMPTY_LINES.sub(b"", self._pending, count=1), 0
-        end = self._pending.find(b"\r\n\r\n", max(0, self._scanned - 3))
+        pending = self._pending
+        if pending.startswith(b"\r\n"):
+            pending = self._pending = _EMPTY_LINES.sub(b"", pending, count=1)
+            self._scanned = 0
+        end = pending.find(b"\r\n\r\n", self._scanned - 3 if self._scanned > 3 else 0)
         if end < 0:
-            return self._fail(self._fault_of_part(), self._pending)
-        lines, rest = self._pending[: end + 2], self._pending[end + 4 :]
+            return self._fail(self._fault_of_part(), pending)
+        lines, rest = pending[: end + 2], pending[end + 4 :]
         self._pending, self._scanned = b"", 0
-        head = _TOO_LARGE if _is_too_large(lines) else self._heads.read(lines)
+        head = self._heads.again(lines) or (_TOO_LARGE if _is_too_large(lines) else self._heads.read(lines))
         if isinstance(head, Fault):
             bare = head.status == 400 and _BARE.search(lines) is not None
             return self._fail(_BARE_FAULT if bare else head, lines)
-        if head.length is not None and head.length > self._max_body_bytes:
+        length = head.length
+        if length is None:
+            self._chunks = Chunks(self._max_body_bytes, MAX_CHUNKS)
+        elif length > self._max_body_bytes:
             return self._fail(body_too_large(self._max_body_bytes), lines)
-        return self._begin_body(head, rest)
+        self._head, self._missing = head, length or 0
+        if rest:
+            self.feed(rest)
+        return head
 
     def _fault_of_part(self) -> Fault | None:
         """What is wrong with a head that is not complete."""
@@ -126,14 +133,6 @@ class RequestReader:
     def _fail(self, fault: Fault | None, head: bytes) -> Fault | None:
         self._fault = None if fault is None else Fault(fault.status, fault.sentence, path_of(head))
         return self._fault
-
-    def _begin_body(self, head: Head, rest: bytes) -> Head:
-        self._head = head
-        self._missing = head.length or 0
-        self._chunks = Chunks(self._max_body_bytes, MAX_CHUNKS) if head.length is None else None
-        if rest:
-            self.feed(rest)
-        return head
 
     def _body_is_complete(self) -> bool:
         return self._missing <= 0 if self._chunks is None else self._chunks.done

@@ -23,8 +23,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Concatenate, Final, ParamSpec
 
-import msgspec
-
 from kvquota_api.amounts import Tokens
 from kvquota_sidecar.estimate.shape import PromptSize
 from kvquota_sidecar.ledger.asking import Cause
@@ -36,6 +34,7 @@ from kvquota_sidecar.proxy.refusing import refusal_answer
 from kvquota_sidecar.proxy.request_ids import Name
 from kvquota_sidecar.proxy.routes import Route
 from kvquota_sidecar.proxy.service import Client
+from kvquota_sidecar.records import Value
 from kvquota_sidecar.refusals import Code, Refusal, refuse
 from kvquota_sidecar.refusals.headers import admitted_fields
 from kvquota_sidecar.refusals.wire import final_event
@@ -58,7 +57,7 @@ _STOPPED: Final = "The engine ended its answer before it was complete. Retry lat
 _P = ParamSpec("_P")
 
 
-class Job(msgspec.Struct, frozen=True):
+class Job(Value, frozen=True):
     """What is to be forwarded, and for whom. `tenant` and `ticket` are None where no quota applies.
 
     `prompts`: for learning their tokens. `estimated`: of these together. `withholds_usage`: this program asked for the
@@ -188,9 +187,10 @@ class Relay:
 
     def answer_end(self) -> None:
         try:
-            rest = b"" if self._meter is None else self._meter.rest()
+            meter = self._meter
+            rest = b"" if meter is None else meter.rest()
             self._settle()
-            if self._stops_short():
+            if meter is not None and self._stops_short(meter):
                 self._finish(refuse(Code.ENGINE_ERROR, _STOPPED), Outcome.ENGINE_FAILED)
                 return
             self._close(self._how_it_ended())
@@ -260,9 +260,8 @@ class Relay:
         self._answered = True
         self._desk.turn()
 
-    def _stops_short(self) -> bool:
-        meter = self._meter
-        return meter is not None and not meter.has_ended and (meter.is_cut or self._job.marks_end)
+    def _stops_short(self, meter: StreamMeter) -> bool:
+        return not meter.has_ended and (meter.is_cut or self._job.marks_end)
 
     def _how_it_ended(self) -> Outcome:
         if self._meter is not None and self._meter.has_failed:
@@ -355,14 +354,15 @@ class Relay:
             self._report(outcome, refusal)
 
     def _release(self, ticket: int, cause: Cause) -> None:
-        del self._desk.tickets[ticket]
-        self._desk.doubts.close(ticket)
+        desk, meter = self._desk, self._meter
+        del desk.tickets[ticket]
+        desk.doubts.close(ticket)
         try:
-            if self._meter is not None and self._meter.produced > self._told:
-                self._told = self._meter.produced
-                self._desk.books.grow(ticket, self._told, self._desk.clock())
+            if meter is not None and meter.produced > self._told:
+                self._told = meter.produced
+                desk.books.grow(ticket, self._told, desk.clock())
         finally:
-            self._desk.books.release(ticket, cause, self._desk.clock())
+            desk.books.release(ticket, cause, desk.clock())
 
     def _is_news(self, outcome: Outcome) -> bool:
         """Whether it is worth a log line; probes come every second, so only when they begin to say something else."""

@@ -16,16 +16,15 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
-
 from kvquota_sidecar.proxy.head import Head
+from kvquota_sidecar.records import Value
 
 HEADER: Final = b"x-request-id"
 _NOTE: Final = "request_ids.given"  # of a head: what `_given` gave
 _PLAIN: Final = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
-class Name(msgspec.Struct, frozen=True):
+class Name(Value, frozen=True):
     """`own`: this program's; `given`: the client's, None where there was none that could be taken."""
 
     own: str

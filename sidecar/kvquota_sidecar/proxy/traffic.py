@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import msgspec
-
 from kvquota_api.pod_config import FailurePolicy
 from kvquota_sidecar.clock import Clock
 from kvquota_sidecar.proxy.answers import Answer
@@ -22,11 +20,12 @@ from kvquota_sidecar.proxy.reading import Request
 from kvquota_sidecar.proxy.refusing import fault_refusal, identity_refusal, refusal_answer
 from kvquota_sidecar.proxy.routes import Route, find_route
 from kvquota_sidecar.proxy.service import Client, Ends
+from kvquota_sidecar.records import Value
 from kvquota_sidecar.refusals import Code, Refusal, refuse
 from kvquota_sidecar.refusals.headers import admitted_fields
 
 
-class Admittance(msgspec.Struct, frozen=True):
+class Admittance(Value, frozen=True):
     """What a head says: `tenant` and `directory` are None where no quota applies."""
 
     route: Route

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from kvquota_sidecar.estimate.shape import Shape
 from kvquota_sidecar.proxy.counting import Counting, Done, Tokenizer
 from kvquota_sidecar.proxy.identity import Directory
@@ -11,9 +9,10 @@ from kvquota_sidecar.proxy.reading import Request
 from kvquota_sidecar.proxy.request_ids import Name
 from kvquota_sidecar.proxy.routes import Route
 from kvquota_sidecar.proxy.service import Client
+from kvquota_sidecar.records import Value
 
 
-class Wish(msgspec.Struct, frozen=True):
+class Wish(Value, frozen=True):
     """`shape` is that of the request's body."""
 
     name: Name

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from kvquota_api.amounts import Blocks, Tokens
 from kvquota_api.memory.worth import Worth
 from kvquota_api.usage import Rung
+from kvquota_sidecar.records import Value
 
 
-class Room(msgspec.Struct, frozen=True):
+class Room(Value, frozen=True):
     """One tenant on this pod.
 
     `reserved` is C(t) of docs/accounting.md, `hard` never more than the pool, both in blocks; `worth` says what those

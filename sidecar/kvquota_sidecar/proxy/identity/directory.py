@@ -60,7 +60,7 @@ class Directory:
         names = self._names
         if b"_" in self.peer_name or b"_" in b"".join([name for name, _ in headers]):  # rare: looked for in one go
             headers = self._folded(headers)
-        return tuple([pair for pair in headers if pair[0] in names or pair is MISSPELT])
+        return tuple([pair for pair in headers if pair[0] in names or pair[0] == MISSPELT[0]])
 
     def _folded(self, headers: Headers) -> Headers:
         read = [(self._read(name), value) for name, value in headers]

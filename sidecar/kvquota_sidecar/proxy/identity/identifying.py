@@ -18,13 +18,12 @@ Invariants:
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final
-
-import msgspec
+from typing import Any, Final
 
 from kvquota_sidecar.proxy.head import Head, Headers
 from kvquota_sidecar.proxy.identity.directory import MISSPELT, PEER_SECRET_HEADER, Directory
 from kvquota_sidecar.proxy.identity.naming import NOBODY, Owner
+from kvquota_sidecar.records import Value
 
 
 class Failure(Enum):
@@ -42,10 +41,10 @@ _BEARER: Final = b"bearer "
 _AMBIGUOUS: Final = b","  # joins two headers of one name into one on their way here
 
 
-class _Noted(msgspec.Struct, frozen=True):
+class _Noted(Value, frozen=True):
     """Of one head by one Directory: whom it names, from when until when (Unix seconds)."""
 
-    stamp: object
+    stamp: Any  # is that of the Directory, or is not
     since: float
     until: float
     answer: str | Failure
@@ -106,7 +105,7 @@ def _owner(presented: Headers, path: str, directory: Directory, now: float) -> O
     values = dict(presented)
     if len(values) < len(presented):
         return Failure.CONTRADICTION
-    keys = {name: _key(name, values[name]) for name in directory.credential_names & values.keys()}
+    keys = {name: _key(name, values[name]) for name in directory.credential_names if name in values}
     owners = {key: directory.owner(key, now) for key in keys.values()}
     peer = _peer(values, directory)
     if isinstance(peer, Failure):

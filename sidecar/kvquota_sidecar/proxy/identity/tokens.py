@@ -66,7 +66,7 @@ class Tokens:
     def _verified(self, text: bytes) -> dict[str, Any]:
         """Raises PyJWTError."""
         header = jwt.get_unverified_header(text)
-        fitting = [] if _FOREIGN & header.keys() else [each for each in self._keys if _fits(each, header)]
+        fitting = [each for each in self._keys if _fits(each, header)] if _FOREIGN.isdisjoint(header) else []
         if len(fitting) != 1:
             raise jwt.InvalidKeyError
         key, issuer = fitting[0], self._issuer
