@@ -1,0 +1,180 @@
+"""The webhook that puts pods under quota: the API server asks it about every new pod with the label.
+
+An own small server on aiohttp, which the operator has already, and not kopf's: kopf decides about resources that it has
+found by scanning the cluster, changes objects by merge patches, and ends with its watches, while this has to answer on
+every replica, whoever leads, from the moment that the process is ready.
+
+It keeps nothing: pools are read for each question as they are at that moment, so that a pod that is created together
+with its pool, or right after an edit of it, gets what that says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from kvquota_api.meta import POOL_LABEL
+from kvquota_api.model_pool import ModelPool
+from kvquota_api.pod_config import PodConfig
+from kvquota_operator.adapters.api import CORE, Api, object_path
+from kvquota_operator.adapters.certificates import Certificates, FolderCertificates, OwnCertificates, server_context
+from kvquota_operator.adapters.probes import ListenError
+from kvquota_operator.adapters.statuses import KVQUOTA
+from kvquota_operator.injection.admission import Review, ReviewError, answer, read_review
+from kvquota_operator.injection.asking import asks, labels_of, selecting
+from kvquota_operator.injection.injecting import inject
+from kvquota_operator.injection.outcomes import Allowed, Outcome, Refused, SidecarImage, Target
+from kvquota_operator.injection.planned import target_of
+from kvquota_operator.logs import told
+from kvquota_operator.ports import Clock, ClusterError, VanishedError
+from kvquota_operator.reading.objects import StoredPool, read_model_config, read_pool
+from kvquota_operator.reconcile.manifests import config_from_configmap, pool_label
+from kvquota_operator.reconcile.observed import InvalidSeen
+from kvquota_operator.settings import Address
+from kvquota_operator.webhook_settings import WebhookSettings
+
+PATH: Final = "/inject"
+MAX_BODY_BYTES: Final = 8 * 2**20  # a pod is at most 1.5 MiB in etcd, and is in a review once
+READ_SECONDS: Final = 2.0  # for one read: there are three at most, and the API server waits 5 s for the answer
+CLOSING_SECONDS: Final = 3.0  # for answers under way when the operator ends
+
+log = logging.getLogger(__name__)
+
+
+class Injector:
+    """Decides about pods by what the API server has at that moment."""
+
+    def __init__(self, api: Api, image: SidecarImage) -> None:
+        self._api = api
+        self._image = image
+
+    async def decide(self, review: Review) -> Outcome:
+        """What becomes of a pod. Raises ClusterError where its pool cannot be read."""
+        if not asks(review.pod):
+            return Allowed(review.pod)
+        pools = selecting(labels_of(review.pod), await self._pools(review.namespace))
+        if not pools:
+            return Allowed(review.pod, (_no_pool(review.namespace),))
+        first, *others = pools
+        if isinstance(first.pool, InvalidSeen):
+            return Refused(f"ModelPool {first.key.name} selects the pod and cannot be read: {first.pool.message}")
+        outcome = inject(review.pod, await self._target(first.pool), self._image, review.config_map)
+        if isinstance(outcome, Allowed) and others:
+            conflict = f"ModelPool {others[0].key.name} selects the pod too: the older {first.key.name} governs it"
+            return Allowed(outcome.pod, (*outcome.warnings, conflict))
+        return outcome
+
+    async def _pools(self, namespace: str) -> list[StoredPool]:
+        bodies, _ = await self._api.list(object_path(KVQUOTA, namespace, "modelpools"))
+        return [read_pool(body) for body in bodies]
+
+    async def _target(self, pool: ModelPool) -> Target:
+        """The last valid plan is only in the durable copies: these are read where there is no other."""
+        model_config = await self._model_config(pool)
+        target = target_of(pool, model_config, ())
+        return target if target.kv is not None else target_of(pool, model_config, await self._configs(pool))
+
+    async def _model_config(self, pool: ModelPool) -> Mapping[str, Any] | None:
+        ref = pool.spec.model.config.config_map_ref
+        if ref is None:
+            return None
+        path = object_path(CORE, pool.metadata.namespace, "configmaps", ref.name)
+        try:
+            return read_model_config(await self._api.get(path, timeout_seconds=READ_SECONDS), ref.key)
+        except VanishedError:
+            return None
+
+    async def _configs(self, pool: ModelPool) -> list[PodConfig]:
+        collection = object_path(CORE, pool.metadata.namespace, "configmaps")
+        bodies, _ = await self._api.list(collection, f"{POOL_LABEL}={pool_label(pool.metadata.name)}")
+        found = [config_from_configmap(body) for body in bodies]
+        return [config for config in found if isinstance(config, PodConfig)]
+
+
+class Webhook:
+    """The server. `ready`: it answers, with a certificate that the API server believes."""
+
+    def __init__(self, injector: Injector, certificates: Certificates, listen: Address) -> None:
+        self._injector = injector
+        self._certificates = certificates
+        self._listen = listen
+        self.ready = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serve until cancelled. Raises ListenError."""
+        context, certified = server_context(), asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._certificates.keep(context, certified), name="webhook certificates")
+            await certified.wait()
+            await self._serve(context)
+
+    async def _serve(self, context: ssl.SSLContext) -> None:
+        application = web.Application(client_max_size=MAX_BODY_BYTES)
+        application.add_routes([web.post(PATH, self._review)])
+        runner = web.AppRunner(application, access_log=None, shutdown_timeout=CLOSING_SECONDS)
+        await runner.setup()
+        try:
+            await _start(runner, self._listen, context)
+            self.ready.set()
+            await asyncio.Event().wait()
+        finally:
+            await runner.cleanup()
+
+    async def _review(self, request: web.Request) -> web.Response:
+        try:
+            review = read_review(msgspec.json.decode(await request.read()))
+        except (ReviewError, msgspec.DecodeError) as error:
+            return web.Response(status=400, text=f"{error}\n")
+        try:
+            outcome = await self._injector.decide(review)
+        except ClusterError as error:
+            outcome = Refused(f"the pod's ModelPool cannot be read now ({error}): try again in a moment")
+        _note(review, outcome)
+        return web.json_response(answer(review, outcome))
+
+
+def webhook_of(settings: WebhookSettings, api: Api, clock: Clock) -> Webhook:
+    """The webhook as it is to be, with certificates of the kind that is asked for."""
+    certificates: Certificates
+    if settings.certificates is None:
+        certificates = OwnCertificates(api, clock, settings.service, settings.listen.host)
+    else:
+        certificates = FolderCertificates(settings.certificates)
+    return Webhook(Injector(api, settings.image), certificates, settings.listen)
+
+
+async def _start(runner: web.AppRunner, address: Address, context: ssl.SSLContext) -> None:
+    try:
+        await web.TCPSite(runner, address.host or None, address.port, ssl_context=context).start()
+    except OSError as error:
+        raise ListenError(
+            f"cannot listen on {address.host}:{address.port} for the webhook ({error.strerror or error}): end what has"
+            " the port, or give --webhook-listen another address"
+        ) from error
+
+
+def _no_pool(namespace: str) -> str:
+    return (
+        f"no ModelPool of namespace {namespace} selects this pod, so it is not under quota: make its labels match one"
+    )
+
+
+def _note(review: Review, outcome: Outcome) -> None:
+    meta = review.pod["metadata"]
+    pod = meta.get("name") or f"{meta.get('generateName', '')}..."
+    if isinstance(outcome, Refused):
+        log.warning(
+            "refused pod %s/%s: %s", review.namespace, pod, outcome.message,
+            extra=told("pod_refused", namespace=review.namespace, pod=pod),
+        )  # fmt: skip
+    elif outcome.pod is not review.pod:
+        log.info(
+            "put pod %s/%s under quota", review.namespace, pod,
+            extra=told("pod_injected", namespace=review.namespace, pod=pod),
+        )  # fmt: skip
