@@ -1,33 +1,44 @@
-"""The composition root: `python -m kvquota_operator`, and `run` for a process that has the operator inside."""
+"""The composition root: `kvquota-operator`, and `run` for a process that has the operator inside."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from typing import Final
 
 import kopf
 from kubernetes.aio.client import ApiClient
 from prometheus_client import CollectorRegistry
 
+from kvquota_operator import logs
 from kvquota_operator.adapters import credentials
 from kvquota_operator.adapters.api import Api
-from kvquota_operator.adapters.channel import http_channel
+from kvquota_operator.adapters.channel import HttpChannel, http_channel
 from kvquota_operator.adapters.credentials import CredentialsError
 from kvquota_operator.adapters.events import Events
 from kvquota_operator.adapters.kube import KubeCluster
-from kvquota_operator.adapters.metrics import OperatorMetrics
+from kvquota_operator.adapters.lease import KubeLease, LeaseLocationError, identity, own_namespace, steady_seconds
+from kvquota_operator.adapters.metrics import OperatorMetrics, Vitals
 from kvquota_operator.adapters.probes import Health, ListenError, probes
+from kvquota_operator.adapters.webhook import Webhook, webhook_of
 from kvquota_operator.controller import ControllerSettings, PoolController
+from kvquota_operator.duty import Duty
+from kvquota_operator.electing import Candidate
 from kvquota_operator.handlers.events import HandlerDeps
 from kvquota_operator.handlers.framework import Framework
+from kvquota_operator.logs import told
 from kvquota_operator.settings import OperatorSettings, parse_settings
+
+LEAVING_SECONDS: Final = 4.0  # how long the API server may still send pods to a webhook that is told to end
+
+GC_THRESHOLDS: Final = (20_000, 20, 20)  # by the usual ones two fifths of all time goes into looking for garbage
 
 log = logging.getLogger("kvquota_operator")
 
@@ -47,60 +58,112 @@ class SystemClock:
 async def run(settings: OperatorSettings, stop: asyncio.Event, ready: asyncio.Event) -> None:
     """Run the operator until `stop` is set; `ready` is set once all pools and quotas are known and watched.
 
-    Raises CredentialsError where there is no way to the API server, ListenError where `listen` is taken, and an
-    ExceptionGroup where there is a bug.
+    Raises CredentialsError where there is no way to the API server, ListenError where `listen` is taken,
+    LeaseLocationError where nobody said where the Lease is, and an ExceptionGroup where there is a bug.
     """
     configuration = await credentials.load(settings.kubeconfig)
-    controller_settings = ControllerSettings(sync_seconds=settings.sync_seconds)
-    registry, clock = CollectorRegistry(), SystemClock()
-    metrics = OperatorMetrics(registry)
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(ApiClient(configuration))
-        channel = await stack.enter_async_context(http_channel(controller_settings.syncs_at_once))
-        api = Api(client)
-        events = Events(api, clock, instance=socket.gethostname(), dropped=metrics.event_dropped)
-        cluster = KubeCluster(api, clock, namespaces=settings.namespaces, events=events, metrics=metrics)
-        controller = PoolController(cluster, channel, clock, controller_settings, telemetry=metrics)
-        metrics.pools.set_function(lambda: controller.pools)
-        health = Health(controller.longest_pass, ready)
-        await stack.enter_async_context(probes(settings.listen, health, registry))
-        await _serve(settings, cluster, controller, stop, ready)
+        await _Operator(settings, client).run(stack, stop, ready)
 
 
-async def _serve(
-    settings: OperatorSettings,
-    cluster: KubeCluster,
-    controller: PoolController,
-    stop: asyncio.Event,
-    ready: asyncio.Event,
-) -> None:
-    async def login() -> kopf.ConnectionInfo:
-        return await credentials.connection(settings.kubeconfig)
+class _Operator:
+    """The parts, put together. Those that do not depend on who leads run on every replica."""
 
-    framework = Framework(settings.namespaces, HandlerDeps(cluster.inbox.deliver, login))
+    def __init__(self, settings: OperatorSettings, client: ApiClient) -> None:
+        self._settings = settings
+        self._client = client
+        self._clock = SystemClock()
+        self._registry = CollectorRegistry()
+        self._metrics = OperatorMetrics(self._registry)
+        self._candidate = self._stands_for_election()
+        self._may_write: Callable[[], bool] = self._candidate.may_write if self._candidate else lambda: True
 
-    async def watch() -> None:
+    async def run(self, stack: AsyncExitStack, stop: asyncio.Event, ready: asyncio.Event) -> None:
+        cluster = self._cluster()
+        channel = await stack.enter_async_context(http_channel(self._may_write))
+        duty = Duty(cluster, lambda: self._controller(cluster, channel))
+        self._metrics.show(lambda: self._vitals(cluster, duty))
+        webhook = self._webhook()
+        webhook_ready = webhook.ready if webhook else None
+        health = Health(lambda: duty.longest_pass, cluster.longest_stillness, ready, webhook_ready)
+        await stack.enter_async_context(probes(self._settings.listen, health, self._registry))
+        async with asyncio.TaskGroup() as tasks:
+            parts = [cluster.run(duty.touch), self._watch(cluster, ready), self._govern(duty, ready)]
+            running = [tasks.create_task(part) for part in parts]
+            serving = [tasks.create_task(webhook.run())] if webhook else []
+            await stop.wait()
+            for task in running:
+                task.cancel()
+            await asyncio.sleep(LEAVING_SECONDS if serving else 0)
+            for task in serving:
+                task.cancel()
+
+    async def _watch(self, cluster: KubeCluster, ready: asyncio.Event) -> None:
+        """Pools and quotas are listed before kopf tells of them: it knows no order between the two."""
+
+        async def login() -> kopf.ConnectionInfo:
+            return await credentials.connection(self._settings.kubeconfig)
+
         await cluster.listed.wait()
-        await framework.run(ready)
+        await Framework(self._settings.namespaces, HandlerDeps(cluster.inbox.deliver, login)).run(ready)
 
-    async with asyncio.TaskGroup() as tasks:
-        parts = [cluster.run(controller.touch), controller.run(), watch()]
-        running = [tasks.create_task(part) for part in parts]
-        await stop.wait()
-        for task in running:
-            task.cancel()
+    async def _govern(self, duty: Duty, ready: asyncio.Event) -> None:
+        """A replica that does not know the objects does not stand for election."""
+        await ready.wait()
+        if self._candidate is None:
+            await duty.lead()
+        else:
+            await self._candidate.run(duty.lead)
+
+    def _stands_for_election(self) -> Candidate | None:
+        """The Lease is written by whoever does not lead yet, so by requests that are not held back."""
+        where = self._settings.lease
+        if where is None:
+            return None
+        api = Api(self._client, counted=self._metrics.requested)
+        lease = KubeLease(api, self._clock, namespace=where.namespace or own_namespace(), name=where.name)
+        return Candidate(lease, steady_seconds, identity())
+
+    def _webhook(self) -> Webhook | None:
+        """Every replica serves it, so what it writes is not held back either."""
+        wanted = self._settings.webhook
+        if wanted is None:
+            return None
+        api = Api(self._client, counted=self._metrics.requested)
+        return webhook_of(wanted, api, self._clock)
+
+    def _cluster(self) -> KubeCluster:
+        api = Api(self._client, may_write=self._may_write, counted=self._metrics.requested)
+        events = Events(api, self._clock, instance=socket.gethostname(), dropped=self._metrics.event_dropped)
+        namespaces = self._settings.namespaces
+        return KubeCluster(api, self._clock, namespaces=namespaces, events=events, metrics=self._metrics)
+
+    def _controller(self, cluster: KubeCluster, channel: HttpChannel) -> PoolController:
+        settings = ControllerSettings(sync_seconds=self._settings.sync_seconds)
+        return PoolController(cluster, channel, self._clock, settings, telemetry=self._metrics)
+
+    def _vitals(self, cluster: KubeCluster, duty: Duty) -> Vitals:
+        controller = duty.controller
+        return Vitals(
+            leading=controller is not None and self._may_write(),
+            pools=controller.pools if controller else 0,
+            waiting=controller.waiting if controller else 0,
+            longest_pass=duty.longest_pass,
+            oldest_report=controller.oldest_report() if controller else None,
+            watch_ages=cluster.watch_ages(),
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT. Returns the exit code."""
     settings = parse_settings(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("kopf").setLevel(logging.WARNING)  # it reports every step of its own
-    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # it warns that it has a thread of its own
+    logs.configure(settings.log_format)
+    gc.set_threshold(*GC_THRESHOLDS)
     try:
         asyncio.run(_until_signal(settings))
-    except (CredentialsError, ListenError) as error:
-        print(f"kvquota-operator: {error}", file=sys.stderr)  # noqa: T201 - the last word of a program that cannot run
+    except (CredentialsError, ListenError, LeaseLocationError) as error:
+        log.critical("%s", error, extra=told("cannot_run"))
         return 2
     return 0
 
@@ -111,9 +174,10 @@ async def _until_signal(settings: OperatorSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     where = ", ".join(settings.namespaces) or "all namespaces"
-    log.info("starting for %s; each pod is asked every %g s", where, settings.sync_seconds)
+    said = told("starting", namespaces=where, syncSeconds=settings.sync_seconds)
+    log.info("starting for %s; each pod is asked every %g s", where, settings.sync_seconds, extra=said)
     await run(settings, stop, ready)
-    log.info("stopped")
+    log.info("stopped", extra=told("stopped"))
 
 
 if __name__ == "__main__":

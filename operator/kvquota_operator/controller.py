@@ -13,8 +13,9 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kvquota_operator.errands import Errands, Jitter
+from kvquota_operator.errands import Errands, Jitter, Limit
 from kvquota_operator.governing import Decide, Governor, GovernorSettings
+from kvquota_operator.pacing import STATUSES_PER_SECOND, Pacing, Turns
 from kvquota_operator.ports import Channel, Clock, Cluster, Telemetry
 from kvquota_operator.reconcile.observed import PoolKey
 from kvquota_operator.reconcile.reconcile import reconcile
@@ -29,14 +30,15 @@ class ControllerSettings:
     `debounce_seconds`: how long after a wake-up the pass waits for more of them: one `kubectl apply` of a few files.
     `patience_seconds`: how long a pass waits for its slowest pod or write before it goes on without it.
     `syncs_at_once`: connections to pods over all pools. `writes_at_once`: requests to the API server over all pools,
-    few enough to stay below what its fair queuing gives to one account.
+    statuses apart, few enough to stay below what its fair queuing gives to one account. `statuses_at_once`: of those.
     """
 
     sync_seconds: float = 2.0
     debounce_seconds: float = 0.05
     patience_seconds: float = 0.5
     syncs_at_once: int = 128
-    writes_at_once: int = 16
+    statuses_at_once: int = 8
+    writes_at_once: int = 24
 
 
 class Silent:
@@ -70,9 +72,11 @@ class PoolController:
         self._telemetry = telemetry or Silent()
         self._decide = decide
         self._jitter = jitter
+        self._pacing = Pacing(settings.sync_seconds)
         self._limits = _limits(settings)
         self._wakes: dict[PoolKey, asyncio.Event] = {}
         self._started: dict[PoolKey, float] = {}
+        self._governors: dict[PoolKey, Governor] = {}
         self._new: asyncio.Queue[PoolKey] = asyncio.Queue()
 
     def touch(self, pool: PoolKey) -> None:
@@ -86,6 +90,16 @@ class PoolController:
     def pools(self) -> int:
         """How many pools have a task."""
         return len(self._wakes)
+
+    @property
+    def waiting(self) -> int:
+        """How many pools were woken and wait for their pass."""
+        return sum(wake.is_set() for wake in self._wakes.values())
+
+    def oldest_report(self) -> float | None:
+        """Seconds since the pod that has been silent for longest was last heard; None where no pod ever was."""
+        heard = [at for each in self._governors.values() if (at := each.oldest_report()) is not None]
+        return self._clock.monotonic() - min(heard) if heard else None
 
     def longest_pass(self) -> float:
         """Seconds since the start of the oldest pass that has not ended yet; 0 when none is under way."""
@@ -103,15 +117,16 @@ class PoolController:
         wake = self._wakes[pool]
         async with asyncio.TaskGroup() as tasks:
             errands = self._errands(pool, tasks)
-            governor = self._governor(pool, errands)
+            governor = self._governors[pool] = self._governor(pool, errands)
             while True:
                 wake.clear()
                 start = self._clock.monotonic()
                 alive = await self._timed(pool, governor)
                 if not alive and not wake.is_set():
-                    del self._wakes[pool]
+                    del self._wakes[pool], self._governors[pool]
+                    self._pacing.forget(pool)
                     return
-                await self._pause(wake, errands, start)
+                await self._pause(wake, governor, errands, start)
 
     async def _timed(self, pool: PoolKey, governor: Governor) -> bool:
         start = self._clock.monotonic()
@@ -122,10 +137,15 @@ class PoolController:
             del self._started[pool]
             self._telemetry.passed(self._clock.monotonic() - start)
 
-    async def _pause(self, wake: asyncio.Event, errands: Errands, start: float) -> None:
-        """Until something wakes the pool, the period since `start` is over, or something held may be tried again."""
-        period = self._settings.sync_seconds * (0.9 + 0.2 * self._jitter())
+    async def _pause(self, wake: asyncio.Event, governor: Governor, errands: Errands, start: float) -> None:
+        """Until something wakes the pool, the period since `start` is over, or something held may be tried again.
+
+        Where to decide takes long, passes that something woke are further apart: all pools together decide for at most
+        a third of the time, as far as the period allows it.
+        """
+        period = self._pacing.sync_seconds * (0.9 + 0.2 * self._jitter())
         seconds = period - (self._clock.monotonic() - start)
+        apart = min(governor.deciding_seconds * 3 * self._pacing.pools, period)
         held = errands.next_try()
         seconds = seconds if held is None else min(seconds, held)
         try:
@@ -133,7 +153,7 @@ class PoolController:
                 await wake.wait()
         except TimeoutError:
             return
-        await asyncio.sleep(self._settings.debounce_seconds)
+        await asyncio.sleep(max(self._settings.debounce_seconds, start + apart - self._clock.monotonic()))
 
     def _errands(self, pool: PoolKey, tasks: asyncio.TaskGroup) -> Errands:
         return Errands(
@@ -146,9 +166,6 @@ class PoolController:
         )
 
     def _governor(self, pool: PoolKey, errands: Errands) -> Governor:
-        settings = GovernorSettings(
-            sync_seconds=self._settings.sync_seconds, patience_seconds=self._settings.patience_seconds
-        )
         return Governor(
             pool,
             cluster=self._cluster,
@@ -156,11 +173,16 @@ class PoolController:
             clock=self._clock,
             errands=errands,
             decide=self._decide,
-            settings=settings,
+            pacing=self._pacing,
+            settings=GovernorSettings(patience_seconds=self._settings.patience_seconds),
         )
 
 
-def _limits(settings: ControllerSettings) -> Mapping[str, asyncio.Semaphore]:
+def _limits(settings: ControllerSettings) -> Mapping[str, Limit]:
     writes = asyncio.Semaphore(settings.writes_at_once)
     syncs = asyncio.Semaphore(settings.syncs_at_once)
-    return {"Secret": writes, "Config": writes, "Status": writes, "Event": writes, "Sync": syncs}
+    statuses = Turns(STATUSES_PER_SECOND, burst=settings.statuses_at_once, at_once=settings.statuses_at_once)
+    secrets = asyncio.Semaphore(
+        settings.writes_at_once
+    )  # no pod hears anything before: not behind thousands of configs
+    return {"Secret": secrets, "Config": writes, "Status": statuses, "Event": writes, "Sync": syncs}

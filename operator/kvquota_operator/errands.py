@@ -14,9 +14,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+from kvquota_operator.logs import told
 from kvquota_operator.ports import Clock, PortError, Telemetry, TokenNotYetError, VanishedError
 
 FIRST_HOLD_SECONDS: Final = 0.2  # a conflict is over as soon as the watch has delivered the newer object
@@ -24,6 +26,7 @@ LONGEST_HOLD_SECONDS: Final = 30.0  # how late, at worst, the operator notices t
 FORGET_SECONDS: Final = 2 * LONGEST_HOLD_SECONDS
 
 Jitter = Callable[[], float]  # from 0 to 1
+Limit = AbstractAsyncContextManager[None]  # entered when it is an errand's turn, left when the errand has ended
 
 log = logging.getLogger(__name__)
 
@@ -38,15 +41,15 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class _Hold:
-    """`told`: the highest level at which one of the failures was logged."""
+    """`level`: the highest at which one of the failures was logged."""
 
     failures: int
     until: float
-    told: int
+    level: int
 
 
 class Errands:
-    """Errands of one pool. `limits` bounds, by kind and over all pools, how many run at a time."""
+    """Errands of one pool. `limits` bounds, by kind and over all pools, how many run at a time, or in a second."""
 
     def __init__(
         self,
@@ -55,7 +58,7 @@ class Errands:
         tasks: asyncio.TaskGroup,
         clock: Clock,
         telemetry: Telemetry,
-        limits: Mapping[str, asyncio.Semaphore],
+        limits: Mapping[str, Limit],
         jitter: Jitter,
     ) -> None:
         self._pool = pool
@@ -98,7 +101,9 @@ class Errands:
 
     def succeeded(self, target: Target) -> None:
         if self._holds.pop(target, None) is not None:
-            log.info("%s: %s %s: works again", self._pool, target.kind, target.name)
+            log.info(
+                "%s: %s %s: works again", self._pool, target.kind, target.name, extra=self._told("errand_works", target)
+            )
         self._telemetry.done(target.kind)
 
     def failed(self, target: Target, error: PortError) -> None:
@@ -107,11 +112,23 @@ class Errands:
         asked = min(error.retry_after or 0.0, LONGEST_HOLD_SECONDS)
         doubled = min(FIRST_HOLD_SECONDS * 2.0 ** min(failures - 1, 10), LONGEST_HOLD_SECONDS)
         seconds = max(asked, doubled * (0.75 + self._jitter() / 4))
-        level, told = _level(error), before.told if before else logging.NOTSET
-        self._holds[target] = _Hold(failures, self._clock.monotonic() + seconds, max(level, told))
+        level, before_level = _level(error), before.level if before else logging.NOTSET
+        self._holds[target] = _Hold(failures, self._clock.monotonic() + seconds, max(level, before_level))
         self._telemetry.failed(target.kind, error.reason)
-        level = level if level > told else logging.DEBUG
-        log.log(level, "%s: %s %s: %s (%s); trying again", self._pool, target.kind, target.name, error, error.reason)
+        level = level if level > before_level else logging.DEBUG
+        log.log(
+            level,
+            "%s: %s %s: %s (%s); trying again",
+            self._pool,
+            target.kind,
+            target.name,
+            error,
+            error.reason,
+            extra=self._told("errand_failed", target, error.reason),
+        )
+
+    def _told(self, event: str, target: Target, reason: str | None = None) -> dict[str, Any]:
+        return told(event, pool=self._pool, kind=target.kind, target=target.name or None, reason=reason)
 
     async def _run(self, target: Target, work: Callable[[], Awaitable[None]]) -> None:
         try:

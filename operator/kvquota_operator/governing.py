@@ -3,24 +3,30 @@
 The pool's Secret comes first, then the durable copies and the pods side by side, the statuses last, from what the pods
 have just said. Nothing here waits for a slow pod or a slow write longer than the settings say: it goes on as an errand.
 
+A config with a part of a limit over all pods is sent only once its durable copy is stored: an operator that starts
+finds everything there that a pod may have been given.
+
 Of a pool that is not there, the quotas are told so.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
-from kvquota_api.pod_config import PodConfig
+from kvquota_api.pod_config import PodConfig, PoolIdentity
 from kvquota_operator.errands import Errands, Target
-from kvquota_operator.ports import Channel, Clock, Cluster, ClusterError
-from kvquota_operator.reconcile.observed import Kind, Observed, Orphans, PodSeen, PoolKey
+from kvquota_operator.pacing import Pacing
+from kvquota_operator.ports import Channel, Clock, Cluster, ClusterError, ClusterTimeoutError, UnreachableError
+from kvquota_operator.reconcile.configs import has_parts
+from kvquota_operator.reconcile.observed import InvalidSeen, Kind, Observed, Orphans, PodSeen, PoolKey
 from kvquota_operator.reconcile.orphans import orphaned
 from kvquota_operator.reconcile.plan import EventWanted, Plan, SecretWanted
-from kvquota_operator.reconcile.writes import differs, due
+from kvquota_operator.reconcile.writes import NEVER, Written, differs, due
 from kvquota_operator.syncing import Conversation, Documents, PodMemory
 
 OBSERVE: Final = Target("Observe")
@@ -31,9 +37,8 @@ Decide = Callable[[Observed, float, datetime], Plan]
 
 @dataclass(frozen=True, slots=True)
 class GovernorSettings:
-    """`sync_seconds`: between two questions to the same pod. `patience_seconds`: what a pass waits for its errands."""
+    """`patience_seconds`: what a pass waits for its errands."""
 
-    sync_seconds: float = 2.0
     patience_seconds: float = 0.5
 
 
@@ -49,6 +54,12 @@ class _Status:
         return Target("Status", f"{self.kind}/{self.name}")
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    status: _Status
+    news: tuple[EventWanted, ...]
+
+
 class Governor:
     """Keeps one pool as its objects say. `errands` are this pool's own."""
 
@@ -61,6 +72,7 @@ class Governor:
         clock: Clock,
         errands: Errands,
         decide: Decide,
+        pacing: Pacing,
         settings: GovernorSettings,
     ) -> None:
         self._pool = pool
@@ -69,11 +81,26 @@ class Governor:
         self._clock = clock
         self._errands = errands
         self._decide = decide
+        self._pacing = pacing
         self._settings = settings
         self._pods: dict[str, PodMemory] = {}
         self._places: dict[str, tuple[str | None, bool]] = {}
-        self._written: dict[Target, float] = {}
+        self._attempts: dict[str, PodConfig] = {}
+        self._stored: dict[str, PodConfig] = {}
+        self._written: dict[Target, Written] = {}
+        self._wanted: dict[Target, _Wanted] = {}
         self._decided: tuple[Observed, Plan] | None = None
+        self._deciding_seconds = 0.0
+
+    @property
+    def deciding_seconds(self) -> float:
+        """How long the decisions of the last pass took, during which nothing else ran."""
+        return self._deciding_seconds
+
+    def oldest_report(self) -> float | None:
+        """When the pod that has been silent for longest was last heard; None where no pod ever was."""
+        heard = (memory.seen.received_at for memory in self._pods.values() if memory.seen is not None)
+        return min((at for at in heard if at is not None), default=None)
 
     async def govern(self) -> bool:
         """One pass. False when the pool is gone and all its quotas say so."""
@@ -102,23 +129,37 @@ class Governor:
 
     async def _govern(self, observed: Observed) -> None:
         self._remember(observed.pods)
-        plan = self._standing(observed) or self._plan(observed)
+        self._deciding_seconds = 0.0
+        plan = self._standing(observed) or await self._plan_in_turn(observed)
         await self._carry_out(observed, plan)
         observed = _as_carried_out(observed, plan)
-        plan = self._plan(observed)
+        plan = await self._plan_in_turn(observed)
         self._decided = (observed, plan)
+        self._pacing.counts(self._pool, len(observed.pods), 1 + len(plan.quota_statuses))
         pool = _Status("ModelPool", self._pool.name, observed.pool_status, plan.pool_status)
         self._tell([pool, *_quota_statuses(observed, plan.quota_statuses)], plan.events)
         await self._errands.settle(self._settings.patience_seconds)
 
     def _standing(self, observed: Observed) -> Plan | None:
         """The last decision, where nothing changed since but the time: to decide is what a pass spends most on."""
-        return self._decided[1] if self._decided is not None and self._decided[0] == observed else None
+        if self._attempts or self._decided is None or not _alike(self._decided[0], observed):
+            return None
+        return self._decided[1]
+
+    async def _plan_in_turn(self, observed: Observed) -> Plan:
+        """One pool after the other, and what came in is read in between: to decide on many pods takes long."""
+        async with self._pacing.deciding:
+            await asyncio.sleep(0)
+            return self._plan(observed)
 
     def _plan(self, observed: Observed) -> Plan:
         reports = {uid: memory.seen for uid, memory in self._pods.items() if memory.seen is not None}
-        seen = replace(observed, reports=reports, sync_seconds=self._settings.sync_seconds)
-        return self._decide(seen, self._clock.monotonic(), self._clock.now())
+        attempts = dict(self._attempts)
+        seen = replace(observed, reports=reports, attempts=attempts, sync_seconds=self._pacing.sync_seconds)
+        start = self._clock.monotonic()
+        plan = self._decide(seen, start, self._clock.now())
+        self._deciding_seconds += self._clock.monotonic() - start
+        return plan
 
     def _remember(self, pods: tuple[PodSeen, ...]) -> None:
         """Forget the pods that are gone, and give those that moved or became ready another chance at once."""
@@ -128,18 +169,48 @@ class Governor:
             if places[uid] != self._places[uid]:
                 self._errands.release(Target("Sync", uid))
         self._places = places
+        for copies in (self._attempts, self._stored):
+            for uid in copies.keys() - places.keys():
+                del copies[uid]
 
     async def _carry_out(self, observed: Observed, plan: Plan) -> None:
         if plan.secret is not None:
             self._keep_secret(observed, plan.secret)
             await self._errands.settle(self._settings.patience_seconds)
         for config in plan.configs:
-            if observed.configs.get(config.pod.uid) != config:
-                work = partial(self._cluster.apply_config, config)
-                self._errands.start(Target("Config", config.pod.uid), work)
+            if observed.configs.get(config.pod.uid) != config or config.pod.uid in self._attempts:
+                self._errands.start(Target("Config", config.pod.uid), partial(self._store, config))
+        if not all(self._may_be_sent(observed, config) for config in plan.configs):
+            await self._errands.settle(self._settings.patience_seconds)
         if plan.secret is not None:
             self._ask_pods(observed, plan, plan.secret)
         await self._errands.settle(self._settings.patience_seconds)
+
+    async def _store(self, config: PodConfig) -> None:
+        """Store a durable copy. Until somebody says how that ended, it may be stored or not."""
+        uid = config.pod.uid
+        self._attempts[uid] = config
+        try:
+            await self._cluster.apply_config(config)
+        except (UnreachableError, ClusterTimeoutError):
+            raise
+        except ClusterError:
+            self._attempts.pop(uid, None)
+            raise
+        self._attempts.pop(uid, None)
+        self._stored[uid] = config
+
+    def _may_be_sent(self, observed: Observed, config: PodConfig) -> bool:
+        """Whether the copy is stored, or need not be: neither it nor the one before has a part of a whole."""
+        copy = observed.configs.get(config.pod.uid)
+        if config in (copy, self._stored.get(config.pod.uid)):
+            return True
+        return not has_parts(config) and (copy is None or not has_parts(copy))
+
+    def _documents(self, observed: Observed, config: PodConfig | None, identity: PoolIdentity) -> Documents:
+        if config is not None and not self._may_be_sent(observed, config):
+            config = None
+        return Documents(config, identity)
 
     def _keep_secret(self, observed: Observed, wanted: SecretWanted) -> None:
         stored = observed.secret
@@ -156,34 +227,54 @@ class Governor:
         for pod in observed.pods:
             if not _may_be_asked(pod, configs):
                 continue
-            documents = Documents(configs.get(pod.uid) or observed.configs.get(pod.uid), secret.identity)
+            config = configs.get(pod.uid) or observed.configs.get(pod.uid)
+            documents = self._documents(observed, config, secret.identity)
             memory = self._pods[pod.uid]
-            if memory.due(documents, now, self._settings.sync_seconds * 0.9):
+            if memory.due(documents, now, self._pacing.sync_seconds * 0.9):
                 talk = Conversation(pod, secret.token, documents, memory)
                 self._errands.start(Target("Sync", pod.uid), partial(talk.hold, self._channel, self._clock))
 
     def _tell(self, statuses: Sequence[_Status], events: Sequence[EventWanted]) -> None:
         targets = {status.target for status in statuses}
         self._written = {target: at for target, at in self._written.items() if target in targets}
-        now = self._clock.monotonic()
+        self._wanted = {status.target: _Wanted(status, _about(status, events)) for status in statuses}
+        now, seconds = self._clock.monotonic(), self._pacing.write_seconds
         for status in statuses:
-            if due(status.stored, status.wanted, self._written.get(status.target), now):
-                news = tuple(each for each in events if (each.kind, each.name) == (status.kind, status.name))
-                self._errands.start(status.target, partial(self._write_status, status, news))
+            if due(status.stored, status.wanted, self._written.get(status.target, NEVER), now, seconds):
+                self._errands.start(status.target, partial(self._write_status, status.target))
 
-    async def _write_status(self, status: _Status, news: tuple[EventWanted, ...]) -> None:
-        """Write, then tell: an event is a change of a stored status, so what was not stored was no event yet."""
+    async def _write_status(self, target: Target) -> None:
+        """Write what is wanted by now, then tell: an event is a change of a stored status, so there was none before."""
+        if target not in self._wanted:
+            return
+        status, news = self._wanted[target].status, self._wanted[target].news
         if status.kind == "ModelPool":
             await self._cluster.write_pool_status(self._pool, status.wanted)
         else:
             await self._cluster.write_quota_status(self._pool.namespace, status.name, status.wanted)
-        self._written[status.target] = self._clock.monotonic()
+        self._written[status.target] = self._written.get(status.target, NEVER).again(self._clock.monotonic())
         if news:
             self._errands.start(Target("Event", status.target.name), partial(self._record, news))
 
     async def _record(self, news: tuple[EventWanted, ...]) -> None:
         for event in news:
             await self._cluster.record(self._pool.namespace, event)
+
+
+def _about(status: _Status, events: Sequence[EventWanted]) -> tuple[EventWanted, ...]:
+    return tuple(each for each in events if (each.kind, each.name) == (status.kind, status.name))
+
+
+def _alike(one: Observed, other: Observed) -> bool:
+    """Whether they differ in statuses at most, by which nothing is decided that pods enforce."""
+    rest = replace(one, pool=other.pool, pool_status=other.pool_status, quotas=other.quotas, invalid=other.invalid)
+    return rest == other and _written(one) == _written(other)
+
+
+def _written(observed: Observed) -> list[object]:
+    """What people write of the pool and its quotas: all but the statuses."""
+    found = (observed.pool, *observed.invalid, *(each.quota for each in observed.quotas))
+    return [replace(each, status={}) if isinstance(each, InvalidSeen) else (each.metadata, each.spec) for each in found]
 
 
 def _quota_statuses(found: Observed | Orphans, wanted: Mapping[str, Mapping[str, Any]]) -> list[_Status]:

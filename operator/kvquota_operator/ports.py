@@ -73,6 +73,21 @@ class VanishedError(ClusterError):
     reason = "Vanished"
 
 
+class NotServedError(VanishedError):
+    """The path is not known: the kind is not installed, or something else than the API server answered.
+
+    Of an object that was there it says nothing.
+    """
+
+    reason = "NotServed"
+
+
+class ExpiredError(ClusterError):
+    """What a list or a watch wants to go on from is too old: it has to begin anew."""
+
+    reason = "Expired"
+
+
 class RefusedError(ClusterError):
     """The API server finds the content wrong: most often a CRD that is older than the operator."""
 
@@ -109,6 +124,12 @@ class BadAnswerError(ChannelError):
     """What answered is no sidecar of a version that this operator understands."""
 
     reason = "BadAnswer"
+
+
+class NotLeadingError(ClusterError, ChannelError):
+    """Another replica leads, or may: this one writes nothing (any more)."""
+
+    reason = "NotLeading"
 
 
 class Cluster(Protocol):

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from kvquota_operator.logs import FORMATS, LogFormat
+from kvquota_operator.webhook_settings import WebhookSettings, add_flags, webhook_settings
+
 SHORTEST_SYNC_SECONDS: Final = 0.2  # below it a pass over a large pool does not end before the next begins
 LONGEST_SYNC_SECONDS: Final = 60.0  # above it `kubectl get` shows what is long over
 
@@ -21,32 +24,51 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseSettings:
+    """The Lease by which replicas agree who leads; `namespace`: None means that of the pod."""
+
+    name: str
+    namespace: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorSettings:
     """`namespaces`: those that are served; empty means all of the cluster.
 
     `kubeconfig`: None means the service account of the pod. `listen`: None starts no server for probes and metrics.
-    `sync_seconds`: between two questions to the same pod.
+    `sync_seconds`: between two questions to the same pod. `lease`: None means that this process leads without asking.
+    `webhook`: None puts no pod under quota by itself.
     """
 
     namespaces: tuple[str, ...]
     kubeconfig: Path | None = None
     sync_seconds: float = 2.0
     listen: Address | None = None
+    lease: LeaseSettings | None = None
+    log_format: LogFormat = "json"
+    webhook: WebhookSettings | None = None
 
 
 def parse_settings(argv: Sequence[str] | None = None) -> OperatorSettings:
     """Settings of a command line. Ends the process with a usage message where it cannot be read."""
-    parsed = _parser().parse_args(argv)
+    parser = _parser()
+    parsed = parser.parse_args(argv)
+    elects = parsed.kubeconfig is None if parsed.leader_elect is None else parsed.leader_elect
+    if elects and parsed.kubeconfig is not None and parsed.lease_namespace is None:
+        parser.error("--leader-elect outside of a pod needs --lease-namespace: name the namespace of the Lease")
     return OperatorSettings(
         namespaces=() if parsed.all_namespaces else tuple(dict.fromkeys(parsed.namespace)),
         kubeconfig=parsed.kubeconfig,
         sync_seconds=parsed.sync_seconds,
         listen=parsed.listen,
+        lease=LeaseSettings(parsed.lease_name, parsed.lease_namespace) if elects else None,
+        log_format=parsed.log_format,
+        webhook=webhook_settings(parser, parsed),
     )
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m kvquota_operator", description="The operator of kvquota.")
+    parser = argparse.ArgumentParser(prog="kvquota-operator", description="The operator of kvquota.")
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument(
         "--namespace", action="append", metavar="NS", help="serve the pools of this namespace; may be given repeatedly"
@@ -69,6 +91,17 @@ def _parser() -> argparse.ArgumentParser:
         metavar="[HOST]:PORT",
         help="where /healthz, /readyz and /metrics are (default: :8080)",
     )
+    parser.add_argument(
+        "--leader-elect",
+        action=argparse.BooleanOptionalAction,
+        help="of several replicas one leads, by a Lease (default: in a pod, and not with --kubeconfig)",
+    )
+    parser.add_argument(
+        "--lease-name", default="kvquota-operator", metavar="NAME", help="of the Lease (default: kvquota-operator)"
+    )
+    parser.add_argument("--lease-namespace", metavar="NS", help="of the Lease (default: that of the pod)")
+    parser.add_argument("--log-format", choices=FORMATS, default="json", help="of the log lines (default: json)")
+    add_flags(parser, _address)
     return parser
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import aims
+import builds
 import peers
 import site_files
 
@@ -48,6 +49,14 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     cli.add_argument(
         "--python", type=program, default=sys.executable, help="runs the sidecar, with this environment's packages"
     )
+    cli.add_argument(
+        "--interpreted",
+        dest="build",
+        action="store_const",
+        const="interpreted",
+        default="compiled",
+        help="measure the sources as they stand (the compiled sidecar)",
+    )
     cli.add_argument("--out", type=Path, default=OUT, help="the file of all figures (%(default)s)")
     return cli.parse_known_args(arguments)
 
@@ -71,10 +80,15 @@ def program(text: str) -> str:
 def main(arguments: Sequence[str]) -> int:
     options, others = parse(arguments)
     search = [word for folder in peers.folders() for word in ("--search", str(folder))]
-    found: dict[str, Any] = {"python": python_of(options.python)}
+    environ = {**os.environ, "PYTHONPATH": packages(options.python, options.build)}
+    found: dict[str, Any] = {
+        "sidecar": builds.told(options.python, environ),
+        "python": python_of(options.python),
+    }
+    print(f"bench: {found['sidecar']}", file=sys.stderr, flush=True)
     for part in options.parts:
         print(f"bench: {part}", file=sys.stderr, flush=True)
-        measured = measure(part, options, [*search, *others])
+        measured = measure(part, options, [*search, *others], environ)
         if measured is None:
             return 1
         found[part] = measured
@@ -86,7 +100,9 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def measure(part: str, options: argparse.Namespace, others: Sequence[str]) -> dict[str, Any] | None:
+def measure(
+    part: str, options: argparse.Namespace, others: Sequence[str], environ: dict[str, str]
+) -> dict[str, Any] | None:
     """What proxybench found in one part; None where it could not be run."""
     with tempfile.TemporaryDirectory(prefix="kvquota-bench-") as name:
         folder = Path(name)
@@ -103,7 +119,7 @@ def measure(part: str, options: argparse.Namespace, others: Sequence[str]) -> di
         bench += ["--peers", "" if part in ALONE else options.peers, "--tests", options.tests]
         bench += ["--rounds", options.rounds, "--header", f"Authorization: Bearer {site_files.KEY}", *PARTS[part]]
         command = [*bench, *others, "--", *sidecar(options.python, folder)]
-        done = subprocess.run(command, env={**os.environ, "PYTHONPATH": packages(options.python)}, check=False)
+        done = subprocess.run(command, env=environ, check=False)
         found: dict[str, Any] | None = json.loads(out.read_text()) if done.returncode == 0 else None
         return found
 
@@ -121,11 +137,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def packages(python: str) -> str:
-    """PYTHONPATH of another interpreter that is to use this environment's packages; nothing for our own."""
+def packages(python: str, build: builds.Build) -> str:
+    """PYTHONPATH: the sidecar to measure, and for another interpreter than our own this environment's packages."""
     if python == sys.executable:
-        return ""
-    return os.pathsep.join([str(ROOT / "sidecar"), str(ROOT / "crds"), sysconfig.get_path("purelib")])
+        return builds.path(build)
+    return os.pathsep.join([builds.path(build), str(ROOT / "crds"), sysconfig.get_path("purelib")])
 
 
 def python_of(python: str) -> dict[str, str]:

@@ -1,9 +1,9 @@
-"""What the sidecar's own Python costs: `python tests/bench/path_speed.py [small|refuse|chunk] [--profile]`.
+"""What the sidecar's own Python costs: `python tests/bench/path_speed.py [small|refuse|chunk] [--interpreted]`.
 
 Prints CPU microseconds for a small request, a refusal and a streamed chunk, from a client's bytes to the engine's and
 back, without a socket: so a neighbour on the machine matters less, and what the kernel and uvloop cost (16 us for a
-request where nginx takes 17) is not in it. `--profile` prints where the time goes; calls look dearer there than they
-are.
+request where nginx takes 17) is not in it. The compiled sidecar and the interpreted one are measured in turns.
+`--profile` prints where the time goes in the interpreted one; calls look dearer there than they are.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import asyncio
 import cProfile
 import io
 import pstats
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,8 +21,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
+import builds
 import site_files
 
+from kvquota_sidecar import compiled
 from kvquota_sidecar.proxy.client_side import ClientConnection
 from kvquota_sidecar.proxy.engine_side import EngineLink
 from kvquota_sidecar.settings import read_settings
@@ -116,7 +119,7 @@ async def measure(kind: Kind, folder: Path, *, profile: bool) -> None:
         show_profile(rounds)
         return
     units = ROUNDS[kind] * AT_ONCE * (TOKENS if kind == "chunk" else 1)
-    print(f"{kind:8} {min(cpu_seconds(rounds) for _ in range(SAMPLES)) / units * 1e6:6.2f} us")
+    print(f"{compiled.build():12} {kind:8} {min(cpu_seconds(rounds) for _ in range(SAMPLES)) / units * 1e6:6.2f} us")
 
 
 def cpu_seconds(work: Callable[[], None]) -> float:
@@ -134,11 +137,17 @@ def show_profile(work: Callable[[], None]) -> None:
 def main(arguments: list[str]) -> None:
     cli = argparse.ArgumentParser(prog="path_speed.py", description="Measure what the sidecar's own Python costs.")
     cli.add_argument("kind", nargs="?", choices=KINDS, help="all where none is named")
-    cli.add_argument("--profile", action="store_true", help="show where the time goes")
+    cli.add_argument("--interpreted", action="store_true", help="only the sources as they stand")
+    cli.add_argument("--profile", action="store_true", help="show where the time goes in the sources as they stand")
+    cli.add_argument("--here", action="store_true", help="in this process, the one that PYTHONPATH names")
     options = cli.parse_args(arguments)
     for kind in [options.kind] if options.kind else KINDS:
-        with tempfile.TemporaryDirectory(prefix="kvquota-bench-") as folder:
-            asyncio.run(measure(kind, Path(folder), profile=options.profile))
+        if options.here or options.profile:
+            with tempfile.TemporaryDirectory(prefix="kvquota-bench-") as folder:
+                asyncio.run(measure(kind, Path(folder), profile=options.profile))
+            continue
+        for build in ("interpreted",) if options.interpreted else builds.BUILDS:
+            subprocess.run([sys.executable, __file__, kind, "--here"], env=builds.environment(build), check=True)
 
 
 if __name__ == "__main__":

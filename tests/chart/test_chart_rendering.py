@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kvquota_operator.settings import Address, OperatorSettings, parse_settings
+from kvquota_operator.settings import Address, LeaseSettings, OperatorSettings, parse_settings
 from testcluster.apiserver import ApiServer
 from testcluster.helm import Helm
 from testcluster.programs import ProgramError
@@ -20,7 +20,8 @@ Manifest = dict[str, Any]
 
 
 def rendered(helm: Helm, *values: str, release: str = "kvquota") -> list[Manifest]:
-    sets = [part for value in values for part in ("--set", value)]
+    """Without the webhook, which has tests of its own."""
+    sets = [part for value in ("webhook.enabled=false", *values) for part in ("--set", value)]
     text = helm("template", release, CHART, "--namespace", HOME, *sets)
     return [manifest for manifest in yaml.safe_load_all(text) if manifest]
 
@@ -42,8 +43,12 @@ def settings(manifests: list[Manifest]) -> OperatorSettings:
     return parse_settings(container["args"])
 
 
-def places(manifests: list[Manifest], kind: str) -> list[str]:
-    return [manifest["metadata"]["namespace"] for manifest in of_kind(manifests, kind)]
+def named(manifests: list[Manifest], kind: str, name: str) -> list[Manifest]:
+    return [manifest for manifest in of_kind(manifests, kind) if manifest["metadata"]["name"] == name]
+
+
+def places(manifests: list[Manifest], kind: str, name: str = "kvquota-operator") -> list[str]:
+    return [manifest["metadata"]["namespace"] for manifest in named(manifests, kind, name)]
 
 
 def test_the_chart_passes_the_strict_linter(helm: Helm) -> None:
@@ -75,15 +80,29 @@ def subjects(manifests: list[Manifest], kind: str) -> list[dict[str, str]]:
 def test_all_namespaces_are_served_with_the_same_rights_everywhere(helm: Helm) -> None:
     manifests = rendered(helm, "allNamespaces=true")
     assert settings(manifests).namespaces == ()
-    assert of_kind(manifests, "Role") == []
+    assert places(manifests, "Role") == []
     [everywhere] = of_kind(manifests, "ClusterRole")
-    assert everywhere["rules"] == of_kind(rendered(helm), "Role")[0]["rules"]
+    [role] = named(rendered(helm), "Role", "kvquota-operator")
+    assert everywhere["rules"] == role["rules"]
     assert [each["name"] for each in subjects(manifests, "ClusterRoleBinding")] == ["kvquota-operator"]
 
 
+@pytest.mark.parametrize("where", ["namespaces={a}", "allNamespaces=true"])
+def test_the_lease_is_in_the_releases_namespace_and_no_other_one_may_be_touched(helm: Helm, where: str) -> None:
+    manifests = rendered(helm, where)
+    assert places(manifests, "Role", "kvquota-operator-lease") == [HOME]
+    assert places(manifests, "RoleBinding", "kvquota-operator-lease") == [HOME]
+    [role] = named(manifests, "Role", "kvquota-operator-lease")
+    leases = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
+    assert role["rules"] == [
+        {**leases, "verbs": ["create"]},
+        {**leases, "resourceNames": ["kvquota-operator"], "verbs": ["get", "update"]},
+    ]
+    assert settings(manifests).lease == LeaseSettings("kvquota-operator")
+
+
 def test_no_right_is_a_wildcard(helm: Helm) -> None:
-    [role] = of_kind(rendered(helm), "Role")
-    assert "*" not in json.dumps(role["rules"])
+    assert "*" not in json.dumps([role["rules"] for role in of_kind(rendered(helm), "Role")])
 
 
 @pytest.mark.parametrize(
@@ -95,7 +114,9 @@ def test_no_right_is_a_wildcard(helm: Helm) -> None:
         pytest.param("syncSeconds=61", "choose 0.2 to 60", id="a period above the operator's bound is refused"),
         pytest.param("syncSeconds=soon", "syncSeconds", id="a period that is no number is refused"),
         pytest.param("image.digest=abc", "digest", id="a digest that is none is refused"),
-        pytest.param("replicas=2", "replicas", id="a value that the chart does not know is refused"),
+        pytest.param("replica=2", "replica", id="a value that the chart does not know is refused"),
+        pytest.param("replicas=0", "replicas", id="an installed operator runs"),
+        pytest.param("logFormat=xml", "logFormat", id="a format that the operator does not have is refused"),
         pytest.param("serviceAccount.create=false", "serviceAccount.name", id="an account must be named or made"),
     ],
 )
@@ -113,7 +134,12 @@ def test_all_namespaces_beside_some_is_refused_with_the_way_out(helm: Helm) -> N
 
 def test_the_arguments_are_what_the_values_say(helm: Helm) -> None:
     assert settings(rendered(helm, "namespaces={a}", "syncSeconds=0.5")) == OperatorSettings(
-        namespaces=("a",), kubeconfig=None, sync_seconds=0.5, listen=Address("", 8080)
+        namespaces=("a",),
+        kubeconfig=None,
+        sync_seconds=0.5,
+        listen=Address("", 8080),
+        lease=LeaseSettings("kvquota-operator"),
+        log_format="json",
     )
 
 
@@ -138,7 +164,7 @@ def test_an_own_account_is_bound_and_used(helm: Helm) -> None:
     manifests = rendered(helm, "serviceAccount.create=false", "serviceAccount.name=mine")
     assert of_kind(manifests, "ServiceAccount") == []
     assert operator_pod(manifests)["spec"]["serviceAccountName"] == "mine"
-    assert [each["name"] for each in subjects(manifests, "RoleBinding")] == ["mine"]
+    assert {each["name"] for each in subjects(manifests, "RoleBinding")} == {"mine"}
 
 
 def test_two_releases_do_not_share_a_name(helm: Helm) -> None:
@@ -147,9 +173,24 @@ def test_two_releases_do_not_share_a_name(helm: Helm) -> None:
     assert first & second == set()
 
 
-def test_only_one_operator_runs_at_a_time(helm: Helm) -> None:
-    [deployment] = of_kind(rendered(helm), "Deployment")
-    assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]) == (1, {"type": "Recreate"})
+def test_an_operator_is_always_there(helm: Helm) -> None:
+    """A new one is ready before an old one ends; nodes are drained one at a time; two are not on one node."""
+    manifests = rendered(helm)
+    [deployment], [budget] = of_kind(manifests, "Deployment"), of_kind(manifests, "PodDisruptionBudget")
+    spread = operator_pod(manifests)["spec"]["topologySpreadConstraints"]
+    assert deployment["spec"]["replicas"] == 2
+    assert deployment["spec"]["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    assert budget["spec"]["maxUnavailable"] == 1
+    assert budget["spec"]["selector"] == deployment["spec"]["selector"]
+    assert [(each["topologyKey"], each["whenUnsatisfiable"]) for each in spread] == [
+        ("kubernetes.io/hostname", "ScheduleAnyway")
+    ]
+
+
+def test_one_replica_does_not_keep_its_node_from_being_drained(helm: Helm) -> None:
+    manifests = rendered(helm, "replicas=1")
+    assert of_kind(manifests, "PodDisruptionBudget") == []
+    assert settings(manifests).lease is not None
 
 
 @pytest.mark.apiserver
@@ -182,11 +223,13 @@ def test_the_chart_installs_with_its_resources(helm: Helm, empty: ApiServer) -> 
         *("--set", "namespaces={chart-served}"),
         kubeconfig=empty.kubeconfig,
     )
-    found = empty.kubectl("get", "deployment,role,serviceaccount", "-A", "-o", "name")
+    found = empty.kubectl("get", "deployment,role,serviceaccount,poddisruptionbudget", "-A", "-o", "name")
     helm("uninstall", "kvquota", "--namespace", "chart-home", kubeconfig=empty.kubeconfig)
-    assert {line for line in found.split() if line.endswith("/kvquota-operator")} == {
+    assert {line for line in found.split() if "/kvquota-operator" in line} == {
         "deployment.apps/kvquota-operator",
+        "poddisruptionbudget.policy/kvquota-operator",
         "role.rbac.authorization.k8s.io/kvquota-operator",
+        "role.rbac.authorization.k8s.io/kvquota-operator-lease",
         "serviceaccount/kvquota-operator",
     }
     assert "modelpools.kvquota.dev" in empty.kubectl("get", "crds", "-o", "name")

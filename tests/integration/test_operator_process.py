@@ -52,7 +52,7 @@ async def world(server: ApiServer) -> AsyncIterator[World]:
 @contextmanager
 def process(*args: str | Path) -> Iterator["subprocess.Popen[str]"]:
     environ = {**os.environ, "PYTHONWARNINGS": "error"}
-    command = [sys.executable, "-m", "kvquota_operator", *map(str, args)]
+    command = [sys.executable, "-m", "kvquota_operator", "--log-format=text", *map(str, args)]
     running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ)
     try:
         yield running
@@ -98,8 +98,9 @@ async def test_a_process_waits_for_the_resources_serves_probes_and_ends_on_sigte
     assert lines[-1] == "INFO kvquota_operator: stopped"
 
 
-def test_a_process_without_a_way_to_the_api_server_says_what_to_give() -> None:
-    with process("--namespace=inference", "--listen=127.0.0.1:1") as running:
+@pytest.mark.parametrize("flags", [(), ("--no-leader-elect",)], ids=["with an election", "without an election"])
+def test_a_process_without_a_way_to_the_api_server_says_what_to_give(flags: tuple[str, ...]) -> None:
+    with process("--namespace=inference", "--listen=127.0.0.1:1", *flags) as running:
         _, log = running.communicate(timeout=DEADLINE_S)
     assert running.returncode == 2
     assert log.splitlines()[-1].endswith("run inside a pod with a service account, or give --kubeconfig FILE")
@@ -123,7 +124,7 @@ def test_a_file_that_is_no_kubeconfig_is_said_in_one_sentence(content: str, says
         _, log = running.communicate(timeout=DEADLINE_S)
     [_, last] = log.splitlines()
     assert running.returncode == 2
-    assert last.startswith(f"kvquota-operator: {path} {says}")
+    assert last.partition(" CRITICAL kvquota_operator: ")[2].startswith(f"{path} {says}")
     assert last.endswith("): give --kubeconfig a file that kubectl works with")
 
 
@@ -139,7 +140,8 @@ def test_a_port_that_is_taken_is_said_in_one_sentence(tmp_path: Path) -> None:
             _, log = running.communicate(timeout=DEADLINE_S)
     [_, last] = log.splitlines()
     assert running.returncode == 2
-    assert last.startswith(f"kvquota-operator: cannot listen on {address} for probes and metrics (")
+    sentence = last.partition(" CRITICAL kvquota_operator: ")[2]
+    assert sentence.startswith(f"cannot listen on {address} for probes and metrics (")
     assert last.endswith("): end what has the port, or give --listen another address")
 
 

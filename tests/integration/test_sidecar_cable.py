@@ -115,6 +115,7 @@ async def client_at(cable: Cable, where: Bind) -> RawClient:
     return RawClient(*await asyncio.open_connection(sock=sock))
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("sends", ["nothing", "what is never acknowledged"])
 @on_both_loops
 async def test_a_client_whose_cable_is_cut_is_given_up_within_a_minute(

@@ -27,6 +27,8 @@ from sidecar_rig import (
     share,
 )
 
+pytestmark = pytest.mark.interpreted  # all wait longer for the tokenizer than the product does
+
 HARD = 200  # blocks of 16 tokens
 BURST = 20
 OUTPUT = 32

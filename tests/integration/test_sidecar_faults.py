@@ -282,6 +282,7 @@ def points_of(seen: int) -> list[int]:
     return numbers if seen <= MANY else numbers[: MANY // 2] + numbers[-MANY // 2 :]
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
 @on_both_loops
 async def test_nothing_stays_held_and_nothing_is_released_twice(

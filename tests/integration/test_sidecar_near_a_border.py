@@ -53,6 +53,7 @@ def figures(running: Running) -> tuple[int, int, int]:
     return sidecar.tally.tokenizer_asked, sidecar.tally.tokenizer_late, len(sidecar._desk.counting)
 
 
+@pytest.mark.interpreted
 @pytest.mark.usefixtures("patient")
 @on_both_loops
 async def test_what_fits_by_the_engines_own_count_is_admitted() -> None:
@@ -65,6 +66,7 @@ async def test_what_fits_by_the_engines_own_count_is_admitted() -> None:
         await running.idle()
 
 
+@pytest.mark.interpreted
 @pytest.mark.usefixtures("patient")
 @on_both_loops
 async def test_what_does_not_fit_by_the_engines_own_count_is_refused() -> None:
@@ -105,6 +107,7 @@ async def test_what_is_far_from_every_border_is_not_counted() -> None:
     assert upstream.head.startswith(b"POST /v1/chat/completions ")
 
 
+@pytest.mark.interpreted
 @pytest.mark.usefixtures("patient")
 @on_both_loops
 async def test_a_client_that_leaves_meanwhile_takes_nothing_and_the_count_is_given_up() -> None:
@@ -120,6 +123,7 @@ async def test_a_client_that_leaves_meanwhile_takes_nothing_and_the_count_is_giv
         assert engine.requests.empty()
 
 
+@pytest.mark.interpreted
 @pytest.mark.usefixtures("patient")
 @on_both_loops
 async def test_requests_behind_one_that_is_counted_wait_for_their_turn() -> None:
@@ -132,6 +136,7 @@ async def test_requests_behind_one_that_is_counted_wait_for_their_turn() -> None
         assert [(await client.answer()).status for _ in range(2)] == [200, 404]
 
 
+@pytest.mark.interpreted
 @pytest.mark.usefixtures("patient")
 @on_both_loops
 async def test_a_flood_near_the_border_is_not_queued_without_bound() -> None:
@@ -149,6 +154,7 @@ async def test_a_flood_near_the_border_is_not_queued_without_bound() -> None:
         await eventually("nobody is counted", lambda: figures(running)[2] == 0)
 
 
+@pytest.mark.interpreted
 @pytest.mark.usefixtures("patient")
 @on_both_loops
 async def test_a_pod_that_leaves_does_not_wait_for_a_count() -> None:

@@ -6,12 +6,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from bookkeeping import sample
 from kvquota_api import pod_config, usage
 from kvquota_api.pod_config import PodConfig
 from kvquota_api.usage import InForce, Rejected, SyncRequest, UsageReport
 from kvquota_fakeengine.misbehaviour import Metrics, Misbehaviour
 from kvquota_fakeengine.server import FakeEngineServer
 from kvquota_fakeengine.settings import EngineSettings
+from kvquota_sidecar.refusals import Code
+from kvquota_sidecar.settings import Settings
 from raw_client import Got
 from raw_engine import RawEngine
 from sidecar_rig import (
@@ -93,6 +96,17 @@ async def test_an_engine_that_loses_its_metrics_shows_the_age_of_the_last_ones()
         await engine.misbehave(Misbehaviour(metrics=Metrics.MISSING))
         await eventually("the sample grows old", lambda: (running.report().engine.age_seconds or 0) > 0.3)
         assert running.report().engine.state == "Ready"
+
+
+@on_both_loops
+async def test_it_begins_when_the_engine_is_calm_and_in_any_case_after_five_seconds() -> None:
+    for seconds, is_calm in ((4.9, False), (5.0, False), (0.0, True)):
+        clock = ManualClock()
+        async with both_ends(clock=clock, settle_seconds=Settings().settle_seconds) as (running, _):
+            running.sidecar.books.observe(sample(used=20 if is_calm else 21), clock.now)
+            clock.now += seconds
+            refusal = running.sidecar._standing.unready()
+            assert (None if refusal is None else refusal.code) == (Code.STARTING if seconds == 4.9 else None)
 
 
 @on_both_loops

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kvquota_sidecar import compiled
 from sidecar_program import engine, files_of, mounted, send, start, until
 from sidecar_rig import KEYS, SEARCH, TOKEN, chat
 from testcluster.processes import Keeper
@@ -99,7 +100,8 @@ def test_a_bad_setting_is_one_sentence_and_code_2(flags: list[str], named: str) 
 def test_it_says_its_version() -> None:
     argv = [sys.executable, "-m", "kvquota_sidecar", "--version"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (0, f"kvquota-sidecar {metadata.version('kvquota')}\n")
+    said = f"kvquota-sidecar {metadata.version('kvquota')} ({compiled.build()})\n"
+    assert (done.returncode, done.stdout) == (0, said)
 
 
 def test_at_the_start_it_says_where_it_looks_for_what_is_not_there_yet(keeper: Keeper, tmp_path: Path) -> None:

@@ -173,6 +173,7 @@ async def test_where_the_engine_has_ranks_each_request_goes_to_the_emptiest() ->
     assert ranks[0] != ranks[1]
 
 
+@pytest.mark.interpreted
 @on_both_loops
 async def test_what_the_engine_found_in_its_cache_reaches_the_books() -> None:
     settled = []

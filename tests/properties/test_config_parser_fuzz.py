@@ -164,7 +164,7 @@ def test_a_config_of_other_values_that_is_sealed_by_its_writer_is_read_as_it_was
     document = data.draw(mutated(msgspec.to_builtins(CONFIG)))
     try:
         written = sealed(msgspec.convert(document, PodConfig))
-    except (msgspec.ValidationError, DocumentError):
+    except (msgspec.ValidationError, DocumentError, UnicodeEncodeError):  # the last: half a character
         return
     taken = refused(decode_config, encode(written))
     assert taken is None or taken == written

@@ -7,24 +7,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import reconcile_builders as make
+from kvquota_api.meta import REVIEWED_ANNOTATION
 from kvquota_api.pod_config import decode_config, decode_identity, encode
 from kvquota_api.pool_status import ModelPoolStatus
 from kvquota_api.tenant_quota import TenantQuotaStatus
-from kvquota_api.usage import Counts, InForce, Refusal, Rejected
+from kvquota_api.usage import Counts, EngineRecent, InForce, Refusal, Rejected
 from kvquota_operator.reconcile.manifests import config_from_configmap, config_map
 from kvquota_operator.reconcile.observed import KeyFound, KeyProblem, PoolClaim, QuotaSeen, ReportSeen, SecretSeen
 from kvquota_operator.reconcile.reconcile import reconcile
-from kvquota_operator.reconcile.writes import due
+from kvquota_operator.reconcile.writes import NEVER, due
 
 START = make.observed(secret=SecretSeen(make.TOKEN, make.PEPPER), quotas=(), pods=(), reports={})
+RECENT = ("finished", "foreign", "prompt_tokens", "cached_tokens")
 NAMES = ("search", "batch", "chat")
 QUOTAS = (("q0", "search"), ("q1", "batch"), ("q2", "search"), ("q3", "chat"))
 PODS = ("p0", "p1", "p2")
 UNKNOWN = {"model__config": {"inline": {"architectures": ["NobodyKnowsThis"], "model_type": "nobody-knows"}}}
+
+
+def accepted(pool):
+    """The pool with the annotation that accepts its plan."""
+    metadata = pool.metadata.model_copy(update={"annotations": {REVIEWED_ANNOTATION: make.plan_hash(pool)}})
+    return pool.model_copy(update={"metadata": metadata})
+
+
 POOLS = (
     *(make.pool(),) * 5,
     make.pool(enforcement="Shadow", sidecar__anonymousTenant="chat", tiers=[{"name": "gold", "priority": 5}]),
     make.pool(memory__kvPool={"percent": 20}),
+    make.pool(model__maxModelLen=16_384),
+    accepted(make.pool(model__kvCacheDtype="fp8")),
     make.pool(memory__kvPool={"percent": 95}),
     make.pool(**UNKNOWN),
     make.unread_pool(),
@@ -99,6 +111,9 @@ def reports(draw):
         block_tokens=draw(st.sampled_from([16, 16, 32, None])),
         pool=make.pool_usage(pressure_percent=draw(st.floats(allow_nan=False)), reserved=draw(naturals)),
         in_force=draw(in_force),
+        state=draw(st.sampled_from(["Ready", "Ready", "Down", "Unknown"])),
+        aborts_lost=draw(st.sampled_from([None, False, True])),
+        recent=draw(st.builds(EngineRecent, **dict.fromkeys(RECENT, st.none() | naturals))),
         rejected=draw(st.none() | st.just(Rejected(generation=1, reason="Invalid", message="m"))),
     )
 
@@ -253,9 +268,9 @@ def test_what_is_stored_needs_no_second_write(history):
     for observed, plan in steps(history):
         stored = make.carried_out(observed, plan)
         again = reconcile(stored, make.NOW, make.LATER)
-        assert not due(stored.pool_status, again.pool_status, None, make.NOW)
+        assert not due(stored.pool_status, again.pool_status, NEVER, make.NOW)
         assert not any(
-            due(plan.quota_statuses[name], again.quota_statuses[name], None, 0.0) for name in again.quota_statuses
+            due(plan.quota_statuses[name], again.quota_statuses[name], NEVER, 0.0) for name in again.quota_statuses
         )
 
 

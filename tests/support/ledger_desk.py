@@ -186,6 +186,8 @@ class Desk:
         waited, was_grown, self.grown = bool(queue), self.grown, False
         turn = self.call("turn", self.now)
         assert not self.restless()
+        told = [each.ticket for each in (*turn.admitted, *turn.missed, *turn.endings)]
+        assert len(told) == len(set(told)), "what is done for one ticket needs no order"
         for missed in turn.missed:
             self._miss(missed)
         for admitted in turn.admitted:

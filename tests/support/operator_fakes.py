@@ -19,6 +19,7 @@ from kvquota_api.pod_config import (
     PodRef,
     PoolIdentity,
     PoolRef,
+    TenantShare,
     decode_config,
     decode_identity,
     sealed,
@@ -36,7 +37,21 @@ def pod(name: str = "pod-0", *, ip: str | None = "10.0.0.1", ready: bool = True,
     return PodSeen(POOL.namespace, name, f"uid-{name}", ip, ready=ready, deleting=False, governed=governed)
 
 
-def config(name: str = "pod-0", *, generation: int = 1, cap: int = 100) -> PodConfig:
+def part(hard_blocks: int, whole: int) -> TenantShare:
+    """What one pod has of a limit over all pods."""
+    return TenantShare(
+        id="inference/search",
+        quota="search",
+        priority=0,
+        soft_blocks=0,
+        hard_blocks=hard_blocks,
+        whole_hard_blocks=whole,
+    )
+
+
+def config(
+    name: str = "pod-0", *, generation: int = 1, cap: int = 100, tenants: tuple[TenantShare, ...] = ()
+) -> PodConfig:
     return sealed(
         PodConfig(
             generation=generation,
@@ -54,7 +69,7 @@ def config(name: str = "pod-0", *, generation: int = 1, cap: int = 100) -> PodCo
                 groups=(LayerGroup(kind="Full", block_tokens=16),),
             ),
             ladder=Ladder(),
-            tenants=(),
+            tenants=tenants,
         )
     )
 
@@ -203,6 +218,7 @@ class Script:
     """Decides what it is told to, and keeps what it was shown. Generations follow the durable copies."""
 
     caps: dict[str, int] = field(default_factory=dict)
+    tenants: tuple[TenantShare, ...] = ()
     identity: PoolIdentity = field(default_factory=identity)
     pool_status: dict[str, Any] = field(default_factory=dict)
     quota_statuses: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -224,7 +240,7 @@ class Script:
 
     def _config(self, observed: Observed, name: str, cap: int) -> PodConfig:
         stored = observed.configs.get(f"uid-{name}")
-        wanted = config(name, cap=cap)
+        wanted = config(name, cap=cap, tenants=self.tenants)
         if stored is not None and stored.digest == wanted.digest:
             return stored
         return msgspec.structs.replace(wanted, generation=1 + (stored.generation if stored else 0))

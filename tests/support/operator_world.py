@@ -15,7 +15,7 @@ from aiohttp import ClientSession, web
 from kvquota_api import usage
 from kvquota_api.pod_config import PodConfig, decode_config, decode_identity
 from kvquota_operator.__main__ import run
-from kvquota_operator.settings import Address, OperatorSettings
+from kvquota_operator.settings import Address, LeaseSettings, OperatorSettings
 from operator_fakes import FakePod
 from testcluster.apiserver import ApiServer
 from testcluster.processes import free_port
@@ -212,7 +212,12 @@ async def metrics(address: Address) -> dict[str, float]:
 
 @asynccontextmanager
 async def operator(
-    world: World, *, kubeconfig: Path | None = None, listen: Address | None = None, sync_seconds: float = 0.5
+    world: World,
+    *,
+    kubeconfig: Path | None = None,
+    listen: Address | None = None,
+    sync_seconds: float = 0.5,
+    lease: LeaseSettings | None = None,
 ) -> AsyncIterator[None]:
     """An operator of the world's namespace in this process. A bug in it fails the test."""
     settings = OperatorSettings(
@@ -220,6 +225,7 @@ async def operator(
         kubeconfig=kubeconfig or world.server.kubeconfig,
         sync_seconds=sync_seconds,
         listen=listen,
+        lease=lease,
     )
     stop, ready = asyncio.Event(), asyncio.Event()
     running = asyncio.create_task(run(settings, stop, ready))

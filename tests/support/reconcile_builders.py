@@ -10,6 +10,7 @@ import msgspec
 import yaml
 
 from contract_objects import changed
+from kvquota_api.memory.plan import plan_pool
 from kvquota_api.model_pool import ModelPool
 from kvquota_api.pod_config import PodConfig
 from kvquota_api.tenant_quota import TenantQuota
@@ -52,6 +53,11 @@ def pool(**changes: Any) -> ModelPool:
     )
     raw["metadata"] |= {"uid": "uid-pool", "generation": 3, "creationTimestamp": POOL_CREATED}
     return parse_model_pool(raw)
+
+
+def plan_hash(of: ModelPool) -> str:
+    """Names the plan of a pool."""
+    return plan_pool(of, None).plan_hash
 
 
 def example_quotas() -> tuple[QuotaSeen, ...]:
@@ -122,9 +128,20 @@ def pod(
     deleting: bool = False,
     governed: bool = True,
     others: tuple[PoolClaim, ...] = (),
+    asks: bool = False,
+    plan: str | None = None,
 ) -> PodSeen:
     return PodSeen(
-        KEY.namespace, name, f"uid-{name}", ip, ready=ready, deleting=deleting, governed=governed, other_pools=others
+        KEY.namespace,
+        name,
+        f"uid-{name}",
+        ip,
+        ready=ready,
+        deleting=deleting,
+        governed=governed,
+        other_pools=others,
+        asks=asks,
+        plan=plan,
     )
 
 
@@ -163,14 +180,16 @@ def report(
     pool: PoolUsage | None = None,
     in_force: InForce | None = None,
     rejected: Rejected | None = None,
+    **engine: Any,
 ) -> UsageReport:
+    """`engine`: further fields of what is said of the engine."""
     return UsageReport(
         epoch="epoch",
         sequence=1,
         started_at=1.0,
         in_force=in_force or InForce(),
         rejected=rejected,
-        engine=EngineUsage(state="Ready", blocks=blocks, block_tokens=block_tokens),
+        engine=EngineUsage(**{"state": "Ready", "blocks": blocks, "block_tokens": block_tokens, **engine}),
         pool=pool if pool is not None else pool_usage(),
         tenants=tenants,
     )

@@ -33,11 +33,11 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 class _JumpingLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
-        self._jumping = _JumpingSelector()
-        super().__init__(self._jumping)
+        self.jumping = _JumpingSelector()
+        super().__init__(self.jumping)
 
     def time(self) -> float:
-        return self._jumping.now
+        return self.jumping.now
 
 
 class LoopClock:
@@ -50,6 +50,13 @@ class LoopClock:
     def now(self) -> datetime:
         """UTC."""
         return START + timedelta(seconds=self.monotonic())
+
+
+def pass_by(seconds: float) -> None:
+    """Let time pass in which nothing else happens, as during a long computation."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, _JumpingLoop)
+    loop.jumping.now += seconds
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -79,7 +79,7 @@ def test_scope_shares(hard: int, expected: list[tuple[int, int, int | None]]) ->
     ("scope", "pods", "expected"),
     [
         pytest.param("Pool", 3, [(300, 4), (300, 4), (300, 4)], id="parts of a whole"),
-        pytest.param("Pool", 1, [(None, None)], id="one pod has the whole"),
+        pytest.param("Pool", 1, [(300, 4)], id="one pod has the whole"),
         pytest.param("PerReplica", 2, [(None, None)] * 2, id="each pod has a whole of its own"),
     ],
 )

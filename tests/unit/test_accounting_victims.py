@@ -6,7 +6,7 @@ from bookkeeping import BLOCK, config, ended, open_books, sample, share, streame
 from kvquota_api.amounts import Tokens
 from kvquota_sidecar.estimate.chain import CHUNK_BYTES, chain
 from kvquota_sidecar.ledger.books import Admitted, Ask, AskedPrompt, Books, Cause
-from ledger_figures import charged, end_the_victims, lent_out, plan, running, tenant, waits
+from ledger_figures import charged, end_the_victims, lent_out, plan, pool, running, tenant, waits
 
 
 def over_soft(books: Books, name: str = "search") -> int:
@@ -70,6 +70,19 @@ def test_victims__priority_before_all_else() -> None:
     for name in ("a1", "b1", "a2", "b2", "a3"):
         books.sent(tickets[name])
     assert asked_for(books, 200, tickets) == ["a3", "b2"]
+
+
+def test_victims__nobody_who_is_admitted_in_the_same_turn() -> None:
+    """Two wait whose soft is taken away; room has come for the first, and not all that the second lacks."""
+    books, borrowed = lent_out()
+    first, _ = waits(books, "guest", 300), waits(books, "guest", 100)
+    ended_at_once = end_the_victims(books)
+    books.configure(config(share("borrower", priority=20), share("guest")), 0.0)
+    books.observe(sample(used=650), 1.5)  # and 50 that nobody holds
+    turn = books.turn(1.5)
+    assert [(each.ticket, each.protected) for each in turn.admitted] == [(first, False)]
+    assert [each.ticket for each in turn.endings] == [borrowed[5]], "of high priority, and yet the only ones that run"
+    assert (ended_at_once, ended(books, 1.5), pool(books, 1.5).waiting) == ([borrowed[7], borrowed[6]], [], 1)
 
 
 def test_victims_again() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from admission_cases import case
 from kvquota_api.amounts import Tokens
-from kvquota_sidecar.admission.case import Case
+from kvquota_sidecar.admission.case import Case, Known
 from kvquota_sidecar.admission.rules import decide
 from kvquota_sidecar.refusals import Refusal
 
@@ -27,16 +27,32 @@ def pooling(**how: Any) -> Case:
     return msgspec.structs.replace(made, demand=demand)
 
 
+def estimated(known: Known, made: Case) -> Case:
+    """A request whose prompts are not known exactly."""
+    return msgspec.structs.replace(made, demand=msgspec.structs.replace(made.demand, known=known))
+
+
+OVER_HARD = "The request needs 4,800 tokens of KV cache and TenantQuota search (spec.kv.hard) allows 1,760."
+
+
+def lent_no_more(soft: str) -> str:
+    return (
+        f"The request needs 1,440 tokens of KV cache and the guaranteed share of TenantQuota search (spec.kv.soft) is "
+        f"{soft}; ModelPool llama-8b (spec.degradation: guaranteeReservePercent and shed.enterPercent) lends no "
+        "request this much beyond it."
+    )
+
+
 SENTENCES = [
     pytest.param(
         case(prompt=40_000, output=None),
-        "The request may become 40,001 tokens long (about 40,000 of input and 1 of output) and ModelPool llama-8b "
+        "The request may become 40,001 tokens long (40,000 of input and 1 of output) and ModelPool llama-8b "
         "(spec.model.maxModelLen) allows 32,768. Shorten the input or lower max_tokens by about 7,233 tokens.",
         id="longer than the model's context",
     ),
     pytest.param(
         case(prompt=500, output=300, max_context_tokens=640),
-        "The request may become 800 tokens long (about 500 of input and 300 of output) and TenantQuota search "
+        "The request may become 800 tokens long (500 of input and 300 of output) and TenantQuota search "
         "(spec.maxContextTokens) allows 640. Shorten the input or lower max_tokens by about 160 tokens.",
         id="longer than the tenant's context",
     ),
@@ -48,20 +64,18 @@ SENTENCES = [
     ),
     pytest.param(
         case(full=300, hard_blocks=110),
-        "The request needs 4,800 tokens of KV cache and TenantQuota search (spec.kv.hard) allows 1,760. "
-        "Shorten the input or lower max_tokens by about 3,040 tokens.",
+        f"{OVER_HARD} Shorten the input or lower max_tokens by about 3,040 tokens.",
         id="larger than hard",
     ),
     pytest.param(
         case(full=300, sequences=2, hard_blocks=110),
-        "The request needs 4,800 tokens of KV cache and TenantQuota search (spec.kv.hard) allows 1,760. "
-        "Split it, lower n, or shorten the input or lower max_tokens, by about 3,040 tokens in all.",
+        f"{OVER_HARD} Split it, lower n, or shorten the input or lower max_tokens, by about 3,040 tokens in all.",
         id="several sequences that are larger than hard together",
     ),
     pytest.param(
         case(full=300, output=None, hard_blocks=110),
-        "The request needs 4,800 tokens of KV cache and TenantQuota search (spec.kv.hard) allows 1,760. It sets no "
-        "max_tokens, so the longest answer counts. Shorten the input or lower max_tokens by about 3,040 tokens.",
+        f"{OVER_HARD} It sets no max_tokens, so the longest answer counts. "
+        "Shorten the input or lower max_tokens by about 3,040 tokens.",
         id="without a limit larger than hard",
     ),
     pytest.param(
@@ -78,16 +92,12 @@ SENTENCES = [
     ),
     pytest.param(
         case(reserve=90, soft=20),
-        "The request needs 1,440 tokens of KV cache and the guaranteed share of TenantQuota search (spec.kv.soft) is "
-        "320; ModelPool llama-8b (spec.degradation: guaranteeReservePercent and shed.enterPercent) lends no request "
-        "this much beyond it. Shorten the input or lower max_tokens by about 96 tokens.",
+        f"{lent_no_more('320')} Shorten the input or lower max_tokens by about 96 tokens.",
         id="more than an idle pool lends: it lends 84 blocks",
     ),
     pytest.param(
         case(reserve=90, soft=88),
-        "The request needs 1,440 tokens of KV cache and the guaranteed share of TenantQuota search (spec.kv.soft) is "
-        "1,408; ModelPool llama-8b (spec.degradation: guaranteeReservePercent and shed.enterPercent) lends no request "
-        "this much beyond it. Shorten the input or lower max_tokens by about 32 tokens.",
+        f"{lent_no_more('1,408')} Shorten the input or lower max_tokens by about 32 tokens.",
         id="more than an idle pool lends: the guaranteed share is more than that",
     ),
     pytest.param(
@@ -107,6 +117,31 @@ SENTENCES = [
         "Tenant inference/search runs 7 of at most 8 sequences and this request has 3. "
         "Wait until 2 of them have ended, or send 2 fewer (prompts times n).",
         id="two sequences too many, of three",
+    ),
+    pytest.param(
+        estimated("About", case(prompt=500, output=300, max_context_tokens=640)),
+        "The request may become 800 tokens long (about 500 of input and 300 of output) and TenantQuota search "
+        "(spec.maxContextTokens) allows 640. Shorten the input or lower max_tokens by about 160 tokens.",
+        id="an estimate that is longer than the tenant's context",
+    ),
+    pytest.param(
+        estimated("AtLeast", case(full=300, hard_blocks=110)),
+        "The request needs at least 4,800 tokens of KV cache and TenantQuota search (spec.kv.hard) allows 1,760. "
+        "Shorten the input or lower max_tokens by about 3,040 tokens.",
+        id="whatever its prompt holds larger than hard",
+    ),
+    pytest.param(
+        estimated("About", case(reserve=100, held=1200, requests=4, hard_blocks=1010, usable=2000)),
+        "Tenant inference/search holds 19,200 tokens of KV cache, its hard quota is 16,160, and this request asks for "
+        "about 1,600. Wait for one of your 4 running requests to end.",
+        id="hard: by an estimate no length would do",
+    ),
+    pytest.param(
+        estimated("About", case(reserve=10, soft=10, free=3)),
+        "The request is within the guaranteed share of tenant inference/search and asks for about 160 tokens of KV "
+        "cache, but the pool had room for 48 and no more came free in time. Shorten the input by about 112 tokens, or "
+        "retry.",
+        id="guaranteed by an estimate, with some room",
     ),
     pytest.param(
         case(prompt=4000, reserve=300, held=900, requests=4, hard_blocks=1010, usable=2000),
@@ -153,10 +188,22 @@ SENTENCES = [
         id="contended: a shorter one would be guaranteed",
     ),
     pytest.param(
-        case(reserve=10, free=20),
+        case(reserve=30, free=20),
         "The request goes beyond the guaranteed share of tenant inference/search (0 tokens) and the pool is 80 % full. "
         "Retry later.",
         id="contended: no length is guaranteed",
+    ),
+    pytest.param(
+        case(reserve=31, free=50, claimed=40, kept=20),
+        "The request goes beyond the guaranteed share of tenant inference/search (0 tokens) and the pool is 50 % full "
+        "and keeps 320 tokens free for the guaranteed shares of others. Retry later.",
+        id="contended: what is free is kept for others",
+    ),
+    pytest.param(
+        case(reserve=40, free=45, claimed=5, kept=20),
+        "The request goes beyond the guaranteed share of tenant inference/search (0 tokens) and the pool is 55 % full. "
+        "Retry later.",
+        id="contended: what is kept for others would be left",
     ),
     pytest.param(
         case(reserve=10, lends_in=7.0),

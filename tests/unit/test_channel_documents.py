@@ -44,6 +44,13 @@ def test_the_same_content_under_an_older_generation_changes_nothing_and_is_no_fa
     assert offered(config(generation=2)) == IN_FORCE
 
 
+def test_what_is_on_the_disk_is_reported_so_whatever_the_channel_repeats() -> None:
+    on_disk = offered(OLD, "File")
+    assert on_disk == replace(IN_FORCE, source="File")
+    assert offered(OLD, "Channel", on_disk) == on_disk
+    assert offered(config(generation=6), "Channel", on_disk).source == "Channel"
+
+
 REFUSED: dict[str, tuple[bytes | PodConfig, str, int, str]] = {
     "not JSON": (b"{", "InvalidConfig", 0, "Channel: "),
     "an older one": (config(generation=4, model="other"), "GenerationWentBack", 4, "4 came after 5"),

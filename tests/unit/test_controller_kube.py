@@ -78,6 +78,9 @@ class FakeApi:
 
     async def apply(self, path: str, body: Json) -> Json:
         self._answer()
+        at = body["metadata"].get("resourceVersion")
+        if at is not None and at != self.objects.get(path, {"metadata": {}})["metadata"].get("resourceVersion"):
+            raise ConflictError("changed")
         return self.store(path, body)
 
     async def merge(self, path: str, body: Json) -> Json:
@@ -600,6 +603,28 @@ def test_a_durable_copy_is_created_observed_and_written_over() -> None:
     play(story)
 
 
+@pytest.mark.parametrize("deleted", [pytest.param(False, id="changed"), pytest.param(True, id="deleted")])
+def test_a_copy_that_is_not_as_it_was_seen_is_written_over_only_once_that_is_seen(deleted: bool) -> None:
+    async def story(scene: Scene) -> None:
+        stored_pod(scene)
+        await scene.observe()
+        await scene.cluster.apply_config(ours())
+        path = f"{CORE}/configmaps/{config_map_name('inference', 'uid-pod-0')}"
+        wanted = msgspec.structs.replace(ours(), generation=2)
+        newer = config_map(msgspec.structs.replace(ours(), generation=7))
+        uid = scene.api.objects[path]["metadata"]["uid"]
+        scene.api.store(path, newer, uid=uid)
+        kept = scene.api.objects.pop(path) if deleted else scene.api.objects[path]
+        with pytest.raises(ConflictError):
+            await scene.cluster.apply_config(wanted)
+        scene.api.news[f"{CORE}/configmaps"].put_nowait({"type": "DELETED" if deleted else "MODIFIED", "object": kept})
+        await asyncio.sleep(0.1)
+        await scene.cluster.apply_config(wanted)
+        assert (await scene.observe()).configs == {"uid-pod-0": wanted}
+
+    play(story)
+
+
 def test_the_copy_is_the_config_map_that_the_pod_mounts() -> None:
     mounted = "kvq-" + "0123456789abcdef" * 2
 
@@ -757,5 +782,58 @@ def test_a_secret_of_a_pool_that_is_gone_is_not_written() -> None:
     async def story(scene: Scene) -> None:
         await scene.cluster.apply_secret(PoolKey("inference", "gone"), SecretWanted(TOKEN, "p" * 64, identity()))
         assert [path for path in scene.api.objects if "/secrets/" in path] == []
+
+    play(story)
+
+
+def test_what_is_followed_is_watched_without_a_pass_and_nothing_is_written() -> None:
+    async def story(scene: Scene) -> None:
+        before = dict(scene.api.objects)
+        scene.cluster.follow(LLAMA)
+        scene.cluster.follow(PoolKey("inference", "nowhere"))
+        await asyncio.sleep(1)
+        assert sorted(scene.api.news) == [f"{CORE}/configmaps", f"{CORE}/pods"]
+        assert scene.api.objects == before
+        assert set(scene.cluster.keys()) == {LLAMA}
+        lists = len(scene.api.selectors)
+        await scene.observe()
+        assert len(scene.api.selectors) == lists, "a pass finds everything there"
+
+    play(story)
+
+
+def test_a_pool_that_is_gone_is_not_followed_any_more() -> None:
+    async def story(scene: Scene) -> None:
+        scene.cluster.follow(LLAMA)
+        await asyncio.sleep(1)
+        assert "pods" in scene.cluster.watch_ages()
+        pool_body = scene.api.objects.pop(f"{POOLS}/llama")
+        scene.cluster.inbox.deliver("ModelPool", "DELETED", pool_body)
+        await asyncio.sleep(1)
+        scene.cluster.follow(LLAMA)
+        assert "pods" not in scene.cluster.watch_ages()
+
+    play(story)
+
+
+def test_how_long_every_watch_has_heard_nothing() -> None:
+    async def story(scene: Scene) -> None:
+        scene.api.store(f"{CORE}/pods/llama-0", {"metadata": {"labels": {"app": "llama"}}})
+        scene.cluster.follow(LLAMA)
+        await asyncio.sleep(20)
+        scene.api.tell("BOOKMARK", f"{CORE}/pods/llama-0")
+        await asyncio.sleep(10)
+        assert {what: round(age) for what, age in scene.cluster.watch_ages().items()} == {
+            "modelpools": 30,
+            "tenantquotas": 30,
+            "pods": 10,
+            "configmaps": 30,
+        }
+        await asyncio.sleep(35)
+        assert round(scene.cluster.watch_ages()["modelpools"]) == 5, "pools are listed once a minute"
+        scene.api.down = UnreachableError("down")
+        await asyncio.sleep(120)
+        assert round(scene.cluster.watch_ages()["modelpools"]) > 100
+        assert scene.cluster.longest_stillness() > 120, "of the watch of ConfigMaps, which hangs"
 
     play(story)

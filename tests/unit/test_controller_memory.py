@@ -15,7 +15,15 @@ from kvquota_operator.adapters.reads import FRESH_SECONDS, RETRY_SECONDS, UNUSED
 from kvquota_operator.adapters.shelf import Shelf
 from kvquota_operator.adapters.statuses import difference
 from kvquota_operator.adapters.watch import Collection, Mirror
-from kvquota_operator.ports import ClusterError, ClusterTimeoutError, ThrottledError, UnreachableError, VanishedError
+from kvquota_operator.ports import (
+    ClusterError,
+    ClusterTimeoutError,
+    ExpiredError,
+    NotServedError,
+    ThrottledError,
+    UnreachableError,
+    VanishedError,
+)
 from kvquota_operator.reconcile.observed import PoolKey
 from kvquota_operator.reconcile.plan import EventWanted
 from operator_world import pool, quota
@@ -188,6 +196,33 @@ def test_the_version_for_the_next_write_is_the_newest_though_nothing_else_change
     assert told.taken()[0] == ["llama"]
 
 
+INVALID = {**pool("llama"), "spec": {**pool("llama")["spec"], "gpu": 3}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw"),
+    [
+        pytest.param("ModelPool", pool("llama"), id="a pool"),
+        pytest.param("ModelPool", INVALID, id="a pool that does not parse"),
+        pytest.param("TenantQuota", quota("search"), id="a quota"),
+    ],
+)
+def test_a_status_that_the_operator_wrote_touches_nobody_and_any_other_change_does(kind: Any, raw: Json) -> None:
+    told = Told()
+    told.objects.put(kind, stored(raw, "u", 1))
+    told.taken()
+    told.objects.expect(kind, "u", {"state": "Ready"})
+    told.objects.put(kind, stored(raw, "u", 2, state="Ready"))
+    assert told.taken() == ([], [])
+    told.objects.put(kind, stored(raw, "u", 3, state="Edited"))
+    assert told.taken() == (["llama"], [])
+    told.objects.put(kind, stored(raw, "u", 4, generation=2, state="Ready"))
+    assert told.taken() == (["llama"], ["inference"])
+    told.objects.remove(kind, "u")
+    told.objects.put(kind, stored(raw, "u", 5, state="Ready"))
+    assert told.taken()[0] == ["llama", "llama"]
+
+
 def test_quotas_of_a_pool_come_by_name() -> None:
     told = Told()
     for number, name in enumerate(("b", "a", "c")):
@@ -293,6 +328,23 @@ def test_an_expired_object_is_read_at_once_and_others_are_not() -> None:
         return [*values, await kept.get("/a/x"), await kept.get("/b/y")]
 
     assert in_time(scene) == [1, 2, 3, 2]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(NotServedError("404: <html>"), id="a page of something in between"),
+        pytest.param(ExpiredError("410"), id="an answer that is about no object"),
+    ],
+)
+def test_an_answer_that_does_not_say_that_the_object_is_gone_takes_nothing_away(error: ClusterError) -> None:
+    async def scene() -> list[Any]:
+        kept = reads(ScriptedApi({"value": 1}, error))
+        first = await kept.get("/a")
+        await asyncio.sleep(FRESH_SECONDS + 1)
+        return [first, await kept.get("/a")]
+
+    assert in_time(scene) == [1, 1]
 
 
 def test_an_object_that_is_not_there_is_remembered_as_such() -> None:
@@ -466,6 +518,7 @@ class Watched:
         async def scene() -> None:
             self.mirror = Mirror(
                 self.api,  # type: ignore[arg-type]  # a fake of what is used
+                virtual_time.LoopClock(),
                 Collection("/pods"),
                 parse=lambda each: each.get("value"),
                 replaced=self._count,
@@ -502,7 +555,7 @@ def test_a_watch_goes_on_from_the_last_version_that_it_saw_bookmarks_included() 
     "end",
     [
         pytest.param([GONE], id="410 within a watch"),
-        pytest.param(VanishedError("410"), id="410 instead of a watch"),
+        pytest.param(ExpiredError("410"), id="410 instead of a watch"),
         pytest.param([{"type": "NOVEL", "object": {}}], id="an event that nobody knows"),
     ],
 )
@@ -515,7 +568,7 @@ def test_a_watch_that_cannot_go_on_begins_with_a_list_and_keeps_what_it_knows_me
         [],
     )
     assert watched.play() == ["list", "watch from 5", "list", "list", "watch from 9"]
-    assert (watched.items, watched.restarts) == ({"a": "a"}, ["Vanished", "Unreachable"])
+    assert (watched.items, watched.restarts) == ({"a": "a"}, ["Expired", "Unreachable"])
 
 
 @pytest.mark.parametrize("error", [UnreachableError("broken"), ClusterTimeoutError("silent"), ThrottledError("slow")])

@@ -69,10 +69,24 @@ READY = [{"type": "Initialized", "status": "True"}, {"type": "Ready", "status": 
         pytest.param(
             changed(stored_pod(), deletionTimestamp="2026-11-01T12:00:00Z"), seen(deleting=True), id="a pod that ends"
         ),
+        pytest.param(
+            changed(stored_pod(), annotations={"kvquota.dev/plan": "0123456789abcdef"}),
+            seen(plan="0123456789abcdef"),
+            id="the plan that its engine was started with",
+        ),
+        pytest.param(changed(stored_pod(), annotations={"kvquota.dev/plan": ""}), seen(), id="no plan"),
     ],
 )
 def test_what_is_kept_of_a_pod(body: Object, wanted: PodSeen) -> None:
     assert read_pod(body) == PodRecord(wanted, {"app": "llama"})
+
+
+@pytest.mark.parametrize(
+    ("value", "asks"), [pytest.param("true", True, id="it asks"), pytest.param("false", False, id="it does not")]
+)
+def test_a_pod_asks_for_the_sidecar_by_its_label(value: str, asks: bool) -> None:
+    labels = {"app": "llama", "kvquota.dev/inject": value}
+    assert read_pod(changed(stored_pod(), labels=labels)) == PodRecord(seen(asks=asks), labels)
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from kvquota_operator.settings import Address, OperatorSettings, parse_settings
+from kvquota_operator.settings import Address, LeaseSettings, OperatorSettings, parse_settings
+
+LEASE = LeaseSettings("kvquota-operator")
 
 
 @pytest.mark.parametrize(
@@ -12,23 +14,38 @@ from kvquota_operator.settings import Address, OperatorSettings, parse_settings
     [
         pytest.param(
             ["--namespace", "a"],
-            OperatorSettings(("a",), None, 2.0, Address("", 8080)),
+            OperatorSettings(("a",), None, 2.0, Address("", 8080), LEASE, "json"),
             id="one namespace, and the defaults",
         ),
         pytest.param(
             ["--namespace=b", "--namespace=a", "--namespace=b"],
-            OperatorSettings(("b", "a"), None, 2.0, Address("", 8080)),
+            OperatorSettings(("b", "a"), None, 2.0, Address("", 8080), LEASE),
             id="several namespaces, each once",
         ),
         pytest.param(
             ["--all-namespaces", "--sync-seconds=0.5", "--listen=[::1]:9"],
-            OperatorSettings((), None, 0.5, Address("::1", 9)),
+            OperatorSettings((), None, 0.5, Address("::1", 9), LEASE),
             id="all namespaces, and an IPv6 address",
         ),
         pytest.param(
             ["--all-namespaces", f"--kubeconfig={__file__}", "--listen=127.0.0.1:65535"],
             OperatorSettings((), Path(__file__), 2.0, Address("127.0.0.1", 65535)),
-            id="a kubeconfig",
+            id="a kubeconfig: outside of a pod there is one operator",
+        ),
+        pytest.param(
+            ["--all-namespaces", "--lease-name=mine", "--lease-namespace=home", "--log-format=text"],
+            OperatorSettings((), None, 2.0, Address("", 8080), LeaseSettings("mine", "home"), "text"),
+            id="another Lease, and lines for people",
+        ),
+        pytest.param(
+            ["--all-namespaces", "--no-leader-elect"],
+            OperatorSettings((), None, 2.0, Address("", 8080), None),
+            id="no election in a pod",
+        ),
+        pytest.param(
+            ["--all-namespaces", f"--kubeconfig={__file__}", "--leader-elect", "--lease-namespace=home"],
+            OperatorSettings((), Path(__file__), 2.0, Address("", 8080), LeaseSettings("kvquota-operator", "home")),
+            id="an election outside of a pod",
         ),
     ],
 )
@@ -47,6 +64,12 @@ def test_what_a_command_line_means(argv: list[str], settings: OperatorSettings) 
         pytest.param(["--all-namespaces", "--listen=8080"], "write :8080", id="a port without a colon"),
         pytest.param(["--all-namespaces", "--listen=:0"], "write :8080", id="port 0"),
         pytest.param(["--all-namespaces", "--listen=:65536"], "write :8080", id="a port that cannot be"),
+        pytest.param(
+            ["--all-namespaces", f"--kubeconfig={__file__}", "--leader-elect"],
+            "needs --lease-namespace: name the namespace of the Lease",
+            id="an election outside of a pod, and nobody knows where",
+        ),
+        pytest.param(["--all-namespaces", "--log-format=xml"], "choose from", id="a format that there is not"),
         pytest.param(["--all-namespaces", "--kubeconfig=/nowhere"], "name a kubeconfig", id="a file that is not there"),
     ],
 )

@@ -50,41 +50,22 @@ async def busy(server: FakeEngineServer, client: EngineClient) -> AsyncIterator[
         yield
 
 
-# Every block is 4 tokens: ten of prompt are three, nine too.
+def held(blocks: int, **more: Any) -> EngineSample:
+    """What is said of those two by an engine of so many blocks: every block is 4 tokens, ten of prompt are three, nine
+    too."""
+    return EngineSample(Blocks(blocks), Tokens(4), Blocks(6), running=2, waiting=0, **more)
+
+
+SINCE_THE_START = {"preemptions": 0, "finished": 0, "prompt_tokens": 19, "cached_tokens": 0}
+ONE_EACH = tuple(RankSample(rank, Blocks(3), running=1, waiting=0) for rank in (0, 1))
 READ: dict[str, tuple[dict[str, Any], EngineSample]] = {
-    "vLLM": (
-        {},
-        EngineSample(
-            blocks=Blocks(65), block_tokens=Tokens(4), used_blocks=Blocks(6), running=2, waiting=0, preemptions=0
-        ),
-    ),
+    "vLLM": ({}, held(65, **SINCE_THE_START)),
     "vLLM with two ranks behind two API servers": (
         {"ranks": 2, "api_servers": 2},
-        EngineSample(
-            blocks=Blocks(65),
-            block_tokens=Tokens(4),
-            used_blocks=Blocks(6),
-            running=2,
-            waiting=0,
-            preemptions=0,
-            ranks=(RankSample(0, Blocks(3), 1, 0), RankSample(1, Blocks(3), 1, 0)),
-        ),
+        held(65, **SINCE_THE_START, ranks=ONE_EACH),
     ),
-    "SGLang": (
-        {"speech": Speech.SGLANG},
-        EngineSample(blocks=Blocks(64), block_tokens=Tokens(4), used_blocks=Blocks(6), running=2, waiting=0),
-    ),
-    "SGLang with two ranks": (
-        {"speech": Speech.SGLANG, "ranks": 2},
-        EngineSample(
-            blocks=Blocks(64),
-            block_tokens=Tokens(4),
-            used_blocks=Blocks(6),
-            running=2,
-            waiting=0,
-            ranks=(RankSample(0, Blocks(3), 1, 0), RankSample(1, Blocks(3), 1, 0)),
-        ),
-    ),
+    "SGLang": ({"speech": Speech.SGLANG}, held(64)),
+    "SGLang with two ranks": ({"speech": Speech.SGLANG, "ranks": 2}, held(64, ranks=ONE_EACH)),
     "llama.cpp": (
         {"speech": Speech.LLAMACPP},
         EngineSample(block_tokens=Tokens(1), used_blocks=Blocks(21), running=2, waiting=0),

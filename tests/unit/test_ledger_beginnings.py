@@ -141,6 +141,31 @@ def test_what_the_engine_did_not_find_is_held_once_more(cached: int | None, expe
     books.check_integrity()
 
 
+@pytest.mark.parametrize(
+    ("said", "counted"),
+    [
+        pytest.param([None], (0, 0), id="an engine that does not say counts for nothing"),
+        pytest.param([30], (100, 30), id="what it found"),
+        pytest.param([0], (100, 0), id="that it found nothing"),
+        pytest.param([10, 30], (100, 30), id="once, by its last word"),
+        pytest.param([999], (100, 100), id="no more than there was"),
+    ],
+)
+def test_what_the_engine_found_is_counted_when_the_request_is_over(
+    said: list[int | None], counted: tuple[int, int]
+) -> None:
+    books = open_shared(share())
+    ticket = admit(books, prompt(1, 2)).ticket
+    for cached in said:
+        books.settle(ticket, Tokens(100), Tokens(1), 0.0, None if cached is None else Tokens(cached))
+    (running,) = books.tenant_usage(0.0, 0.0)
+    books.release(ticket, Cause.FINISHED, 1.0)
+    (over,) = books.tenant_usage(1.0, 1.0)
+    assert (running.recent.prompt_tokens, running.recent.cached_tokens) == (0, 0)
+    assert (over.recent.prompt_tokens, over.recent.cached_tokens) == counted
+    assert (over.total.prompt_tokens, over.total.cached_tokens) == counted
+
+
 def test_what_the_engine_found_is_taken_for_the_prompts_in_their_order() -> None:
     books = open_shared(share())
     admit(books, prompt(1, 2))

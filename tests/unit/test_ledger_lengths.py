@@ -122,7 +122,23 @@ def test_what_no_length_would_let_in_is_refused_at_once_in_words_of_its_estimate
     told = books.ask(about(160, 1568), 0.0)
     assert code(told) == Code.TENANT_KV_QUOTA_EXCEEDED
     assert isinstance(told, Refusal)
-    assert "this request asks for 176." in told.message
+    assert "this request asks for about 176." in told.message
+
+
+def test_of_a_prompt_that_is_not_known_a_refusal_says_what_is_sure() -> None:
+    """By its estimate it is beyond the context, and that is not sure; its output alone is beyond hard, and that is."""
+    books = open_books(share(hard_blocks=100, max_context_tokens=3200))
+    told = books.ask(about(1616, 3000, output=1600), 0.0)
+    assert isinstance(told, Refusal)
+    assert "The request needs at least 1,616 tokens of KV cache" in told.message
+
+
+def test_who_has_waited_in_vain_is_told_that_its_size_is_an_estimate() -> None:
+    books = open_books(share(soft_blocks=400))
+    books.observe(sample(used=1000), 0.0)
+    assert isinstance(books.ask(about(160, 1600), 0.0), Waiting)
+    (missed,) = books.turn(2.0).missed
+    assert "asks for about 176 tokens of KV cache" in missed.refusal.message
 
 
 def test_what_would_be_refused_for_another_reason_at_its_estimate_is_refused_for_the_one_that_is_sure() -> None:
@@ -181,7 +197,32 @@ def test_a_list_that_only_goes_through_the_model_is_judged_at_its_longest_too() 
     assert books.ask(about(160, 800, prompts=4, kind="Pool"), 0.0) == Close()
 
 
+def test_of_a_list_the_longest_text_is_held_against_the_context() -> None:
+    books = open_books(share(max_context_tokens=500))
+    short, long = AskedPrompt(Tokens(16), Tokens(32)), AskedPrompt(Tokens(160), Tokens(501))
+    for prompts in ((short, long), (long, short)):
+        assert books.ask(Ask("inference/search", prompts, 1, None, kind="Pool"), 0.0) == Close()
+    exact = AskedPrompt(Tokens(501), Tokens(501))
+    refused = books.ask(
+        Ask("inference/search", (exact, AskedPrompt(Tokens(16), Tokens(16))), 1, None, kind="Pool"), 0.0
+    )
+    assert code(refused) == Code.CONTEXT_LENGTH_EXCEEDED
+
+
+def test_of_several_prompts_the_longest_is_held_against_the_context() -> None:
+    books = open_books(share(max_context_tokens=500))
+    short, long = AskedPrompt(Tokens(16), Tokens(32)), AskedPrompt(Tokens(160), Tokens(485))
+    for prompts in ((short, long), (long, short)):
+        assert books.ask(Ask("inference/search", prompts, 1, Tokens(16), "Seen"), 0.0) == Close()
+
+
 def test_without_a_limit_a_longer_prompt_leaves_less_to_its_output() -> None:
     books = open_books(share(hard_blocks=100), max_model_len=1600)
     unlimited = Ask("inference/search", (AskedPrompt(Tokens(160), Tokens(800)),), 1, None, "Seen")
     assert reserved(books.ask(unlimited, 0.0)) == 100
+
+
+def test_without_a_limit_each_of_several_prompts_is_promised_what_the_context_leaves_beside_it() -> None:
+    books = open_books(share(), max_model_len=640)
+    prompts = tuple(AskedPrompt(Tokens(tokens), Tokens(tokens)) for tokens in (480, 160))
+    assert reserved(books.ask(Ask("inference/search", prompts, 1, None), 0.0)) == 40 + 40

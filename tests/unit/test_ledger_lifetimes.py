@@ -174,37 +174,32 @@ def test_books_that_do_not_add_up_are_found_and_the_sum_is_named(
 
 
 @pytest.mark.parametrize(
-    ("used", "now", "settled"),
+    ("used", "is_calm"),
     [
-        pytest.param(20, 0.0, True, id="two percent of the pool in use are next to nothing"),
-        pytest.param(21, 0.0, False, id="more is not"),
-        pytest.param(21, 4.9, False, id="and has five seconds to go"),
-        pytest.param(21, 5.0, True, id="after that it is somebody else's"),
-        pytest.param(None, 4.9, False, id="an engine that does not say may hold something"),
+        pytest.param(20, True, id="two percent of the pool in use are next to nothing"),
+        pytest.param(21, False, id="more is not"),
+        pytest.param(None, False, id="an engine that does not say may hold something"),
     ],
 )
-def test_a_sidecar_that_begins_waits_for_what_the_engine_still_holds(
-    used: int | None, now: float, settled: bool
-) -> None:
+def test_an_engine_is_calm_that_holds_next_to_nothing(used: int | None, is_calm: bool) -> None:
     books = Books(jitter=lambda: 0.0)
-    assert not books.settled(100.0)
     books.configure(config(share()), 0.0)
     books.observe(sample(used=used), 0.0)
-    assert books.settled(now) is settled
+    assert books.is_calm is is_calm
 
 
-def test_a_sidecar_that_has_begun_stays_so() -> None:
+def test_an_engine_that_was_calm_counts_as_that_from_then_on() -> None:
     books = open_books(share())
     books.observe(sample(used=900), 1.0)
-    assert books.settled(1.0)
+    assert books.is_calm
 
 
 def test_a_reading_before_the_first_config_counts_when_that_comes() -> None:
     books = Books(jitter=lambda: 0.0)
     books.observe(sample(used=20), 0.0)
-    assert not books.settled(0.0)
+    before = books.is_calm
     books.configure(config(share()), 1.0)
-    assert books.settled(1.0)
+    assert (before, books.is_calm) == (False, True)
 
 
 def test_what_the_engine_has_of_us_and_what_was_cut_off_is_counted_in_sequences() -> None:
@@ -217,8 +212,8 @@ def test_what_the_engine_has_of_us_and_what_was_cut_off_is_counted_in_sequences(
     books.observe(sample(used=1000), 0.0)
     waiting = books.ask(ask("search", 10), 0.0)
     assert isinstance(waiting, Waiting)
-    assert (books.sequences, books.cut) == (10, 0)
+    assert (books.sequences, books.cut, books.begun) == (10, 0, 10)
     for ticket, cause in zip(tickets, (Cause.FINISHED, Cause.CLIENT_GONE, Cause.DRAINED, Cause.ENDED), strict=True):
         books.release(ticket, cause, 0.0)
     books.release(waiting.ticket, Cause.CLIENT_GONE, 0.0)
-    assert (books.sequences, books.cut) == (0, 2 + 3 + 4)
+    assert (books.sequences, books.cut, books.begun) == (0, 2 + 3 + 4, 10)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from kvquota_sidecar.ledger.asking import LedgerError
-from kvquota_sidecar.ledger.sharing import Prefixes
+from kvquota_sidecar.ledger.sharing import Prefixes, _Run
 
 
 def chain(text: str) -> tuple[int, ...]:
@@ -147,7 +147,7 @@ def test_a_tree_that_does_not_hang_together_is_found(corrupt: Callable[[Prefixes
         prefixes.check_integrity()
 
 
-def all_runs(prefixes: Prefixes[int]) -> list[object]:
+def all_runs(prefixes: Prefixes[int]) -> list[_Run[int]]:
     found = [prefixes._root]
     for run in found:
         found.extend(run.next.values())
@@ -160,5 +160,5 @@ def runs(prefixes: Prefixes[int]) -> int:
 
 def memory(prefixes: Prefixes[int]) -> int:
     """Bytes of the tree, without the hashes themselves; a dictionary that is empty counts nothing."""
-    parts = [part for run in all_runs(prefixes) for part in (run.holders, run.next, run.chunks)]  # type: ignore[attr-defined]
+    parts = [part for run in all_runs(prefixes) for part in (run.holders, run.next, run.chunks)]
     return sum(sys.getsizeof(part) for part in parts if part) + runs(prefixes) * sys.getsizeof(prefixes._root)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from bookkeeping import BLOCK, asking, open_books, share, streamed
+from bookkeeping import BLOCK, asking, open_books, sample, share, streamed
 from kvquota_api.amounts import Tokens
-from kvquota_sidecar.ledger.asking import Admitted, Ask, AskedPrompt
-from kvquota_sidecar.ledger.books import Books, EngineSample
+from kvquota_sidecar.ledger.asking import Admitted, Ask, AskedPrompt, Waiting
+from kvquota_sidecar.ledger.books import Books
 
 TENANT = "inference/search"
 CONTEXT = 40 * BLOCK
@@ -73,7 +73,8 @@ def test_what_was_told_stays_when_the_prompt_is_counted() -> None:
 
 def test_who_waits_is_told_when_there_is_room() -> None:
     books = open_books(share(soft_blocks=400, max_context_tokens=CONTEXT), usable=1000)
-    books.observe(EngineSample(block_tokens=Tokens(BLOCK), used_blocks=1000), 0.0)  # type: ignore[arg-type]
-    ticket = books.ask(asking(TENANT, (10 * BLOCK,), 1, None), 0.0).ticket  # type: ignore[union-attr]
-    books.observe(EngineSample(block_tokens=Tokens(BLOCK), used_blocks=0), 1.0)  # type: ignore[arg-type]
-    assert [(each.ticket, each.limit) for each in books.turn(1.0).admitted] == [(ticket, 30 * BLOCK)]
+    books.observe(sample(used=1000), 0.0)
+    waiting = books.ask(asking(TENANT, (10 * BLOCK,), 1, None), 0.0)
+    assert isinstance(waiting, Waiting)
+    books.observe(sample(used=0), 1.0)
+    assert [(each.ticket, each.limit) for each in books.turn(1.0).admitted] == [(waiting.ticket, 30 * BLOCK)]

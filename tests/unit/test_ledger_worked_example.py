@@ -42,7 +42,17 @@ def code(books: Books, name: str, blocks: int, now: float) -> Code:
 
 
 def test_worked_example() -> None:
+    """The four scenes happen one after the other in the same pool."""
     books = Books(jitter=lambda: 0.0)
+    the_pool_is_measured(books)
+    of_search, of_batch = one_borrows(books)
+    another_borrows(books, of_batch)
+    a_newcomer_claims_what_is_his(books, of_search, of_batch)
+    a_hard_is_lowered(books, of_search)
+    books.check_integrity()
+
+
+def the_pool_is_measured(books: Books) -> None:
     books.configure(config(search(), BATCH, usable=USABLE), 0.0)
     books.observe(sample(used=0, blocks=18_432), 0.0)
     lines = draw(config(search(), BATCH, usable=USABLE), Blocks(18_432))
@@ -50,15 +60,20 @@ def test_worked_example() -> None:
     assert (search().hard_blocks, BATCH.hard_blocks, lines.soft_sum, lines.reserve) == (11_058, 4096, 8622, 3686)
     assert dict(lines.sheds) == {"inference/search": 92, "inference/batch": 85}
 
-    # 1
+
+def one_borrows(books: Books) -> tuple[list[int], list[int]]:
+    """1: the tickets of search and of batch."""
     of_search = [running(books, "search", 500) for _ in range(22)]
     assert tenant(books, "search").over_soft == 8 * 500
     assert figures(books, 0.0) == (11_000, 7_431, 60)
     of_batch = [running(books, "batch", 500) for _ in range(2)]
     assert tenant(books, "batch").over_soft == 0
     assert figures(books, 0.0) == (12_000, 6_431, 65)
+    return of_search, of_batch
 
-    # 2
+
+def another_borrows(books: Books, of_batch: list[int]) -> None:
+    """2."""
     of_batch.append(running(books, "batch", 500))
     assert figures(books, 0.0) == (12_500, 5_931, 68)
     of_batch += [running(books, "batch", 500) for _ in range(5)]
@@ -67,13 +82,15 @@ def test_worked_example() -> None:
     assert code(books, "batch", 500, 0.0) == Code.TENANT_CONCURRENCY_EXCEEDED
     assert code(books, "search", 100, 0.0) == Code.TENANT_KV_QUOTA_EXCEEDED
 
-    # 3
+
+def a_newcomer_claims_what_is_his(books: Books, of_search: list[int], of_batch: list[int]) -> None:
+    """3."""
     books.configure(config(search(), BATCH, NEWCOMER, usable=USABLE, generation=2), 1.0)
     books.observe(sample(used=15_000), 1.0)
-    assert [tenant(books, name, 1.0).over_soft for name in ("search", "batch")] == [4000, 3000], (
-        "softs stay as they are"
-    )
-    of_newcomer = [running(books, "newcomer", 500, 1.0) for _ in range(6)]
+    over_soft = [tenant(books, name, 1.0).over_soft for name in ("search", "batch")]
+    assert over_soft == [4000, 3000], "softs stay as they are"
+    for _ in range(6):
+        running(books, "newcomer", 500, 1.0)
     assert figures(books, 1.0)[1] == 431
     for ticket in (*of_search, *of_batch[:-2]):
         books.sent(ticket)
@@ -87,9 +104,10 @@ def test_worked_example() -> None:
     (admitted,) = books.turn(1.3).admitted
     assert (admitted.ticket, admitted.reserved) == (seventh, 500)
     assert (end_the_victims(books, 1.3), tenant(books, "newcomer", 1.3).total.guarantee_missed) == ([], 0)
-    assert len(of_newcomer) == 6
 
-    # 4
+
+def a_hard_is_lowered(books: Books, of_search: list[int]) -> None:
+    """4."""
     books.configure(config(search(50), BATCH, NEWCOMER, usable=USABLE, generation=3), 12.0)
     assert (search(50).hard_blocks, tenant(books, "search", 12.0).reserved) == (9215, 11_000)
     for ticket in of_search[:4]:
@@ -98,4 +116,3 @@ def test_worked_example() -> None:
     books.observe(sample(used=16_000), 12.1)
     admit(books, "search", 100, 12.1)
     assert end_the_victims(books, 12.1) == []
-    books.check_integrity()

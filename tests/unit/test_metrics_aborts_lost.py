@@ -37,6 +37,13 @@ class Scene:
         self.deaf += sequences if deaf else 0
 
 
+def known(*, ours: int, foreign: int = 0) -> Scene:
+    """An engine that has been read for a while."""
+    scene = Scene(ours=ours, foreign=foreign)
+    scene.read(3)
+    return scene
+
+
 GRACE = int(GRACE_SECONDS)
 PATIENCE = int(PATIENCE_SECONDS) + GRACE - 1  # readings after a close that are no evidence yet
 
@@ -47,8 +54,7 @@ def test_an_engine_that_nobody_leaves_is_not_accused() -> None:
 
 
 def test_an_engine_that_goes_on_is_found_out_and_stays_so() -> None:
-    scene = Scene(ours=5)
-    scene.read(3)
+    scene = known(ours=5)
     scene.close(2, deaf=True)
     assert scene.read(PATIENCE) is False
     assert scene.read() is True
@@ -57,8 +63,7 @@ def test_an_engine_that_goes_on_is_found_out_and_stays_so() -> None:
 
 
 def test_an_engine_that_obeys_the_next_time_is_acquitted() -> None:
-    scene = Scene(ours=5)
-    scene.read(3)
+    scene = known(ours=5)
     scene.close(2, deaf=True)
     assert scene.read(PATIENCE + 2) is True
     scene.close(1, deaf=False)
@@ -67,8 +72,7 @@ def test_an_engine_that_obeys_the_next_time_is_acquitted() -> None:
 
 
 def test_an_engine_that_is_deaf_again_is_found_out_beyond_what_it_still_runs() -> None:
-    scene = Scene(ours=9)
-    scene.read(3)
+    scene = known(ours=9)
     scene.close(2, deaf=True)
     assert scene.read(PATIENCE + 1) is True
     scene.read(3)
@@ -77,8 +81,7 @@ def test_an_engine_that_is_deaf_again_is_found_out_beyond_what_it_still_runs() -
 
 
 def test_requests_that_end_by_themselves_in_time_are_no_evidence() -> None:
-    scene = Scene(ours=5)
-    scene.read(3)
+    scene = known(ours=5)
     scene.close(2, deaf=True)
     scene.read(PATIENCE // 2)
     scene.deaf = 0
@@ -86,15 +89,13 @@ def test_requests_that_end_by_themselves_in_time_are_no_evidence() -> None:
 
 
 def test_sequences_of_others_that_were_there_before_are_no_evidence() -> None:
-    scene = Scene(ours=5, foreign=7)
-    scene.read(3)
+    scene = known(ours=5, foreign=7)
     scene.close(2, deaf=False)
     assert scene.read(3 * PATIENCE) is False
 
 
 def test_sequences_of_others_that_came_and_went_before_are_no_evidence_when_they_come_back() -> None:
-    scene = Scene(ours=5, foreign=2)
-    scene.read(3)
+    scene = known(ours=5, foreign=2)
     scene.foreign = 0
     scene.read(3)
     scene.close(2, deaf=False)
@@ -103,8 +104,7 @@ def test_sequences_of_others_that_came_and_went_before_are_no_evidence_when_they
 
 
 def test_clients_that_leave_all_the_time_are_no_evidence_while_the_engine_keeps_up() -> None:
-    scene = Scene(ours=1000)
-    scene.read(3)
+    scene = known(ours=1000)
     for _ in range(2 * PATIENCE):
         scene.close(3, deaf=True)
         scene.deaf = min(scene.deaf, 6)  # it notices two seconds later
@@ -112,8 +112,7 @@ def test_clients_that_leave_all_the_time_are_no_evidence_while_the_engine_keeps_
 
 
 def test_clients_that_leave_all_the_time_do_not_hide_an_engine_that_notices_none() -> None:
-    scene = Scene(ours=1000)
-    scene.read(3)
+    scene = known(ours=1000)
     for _ in range(2 * PATIENCE):
         scene.close(3, deaf=True)
         scene.read()
@@ -121,8 +120,7 @@ def test_clients_that_leave_all_the_time_do_not_hide_an_engine_that_notices_none
 
 
 def test_what_ran_before_a_close_that_was_judged_does_not_count_for_the_next_one() -> None:
-    scene = Scene(ours=9, foreign=5)
-    scene.read(3)
+    scene = known(ours=9, foreign=5)
     scene.close(1, deaf=False)
     scene.foreign = 0
     scene.read(GRACE + 1)
@@ -132,8 +130,7 @@ def test_what_ran_before_a_close_that_was_judged_does_not_count_for_the_next_one
 
 
 def test_another_life_of_the_engine_begins_without_a_verdict() -> None:
-    scene = Scene(ours=5)
-    scene.read(3)
+    scene = known(ours=5)
     scene.close(2, deaf=True)
     assert scene.read(PATIENCE + 1) is True
     scene.life, scene.deaf = 2.0, 0

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import virtual_time
 from kvquota_api.amounts import Blocks, Tokens
-from kvquota_api.usage import EngineUsage
+from kvquota_api.usage import EngineRecent, EngineUsage
 from kvquota_sidecar.engines.aborts import GRACE_SECONDS, PATIENCE_SECONDS, Load
 from kvquota_sidecar.engines.fetching import EngineUnavailableError
 from kvquota_sidecar.engines.watching import EngineWatch
@@ -142,6 +143,24 @@ def test_lost_aborts_are_reported_once_they_are_proven() -> None:
         return told
 
     assert virtual_time.run(scene()) == [None, False, True]
+
+
+def test_what_the_engine_did_is_reported_from_the_first_look_on() -> None:
+    samples = [replace(SAMPLE, finished=count, prompt_tokens=10 * count, cached_tokens=count) for count in (100, 130)]
+
+    async def scene() -> list[EngineRecent]:
+        watch = watch_of(Script(*samples), load=lambda: Load(given=3, cut=0, begun=3))
+        told = [watch.usage().recent]
+        for _ in samples:
+            await watch.take()
+            told.append(watch.usage().recent)
+        return told
+
+    assert virtual_time.run(scene()) == [
+        EngineRecent(),
+        EngineRecent(finished=0, foreign=0, prompt_tokens=0, cached_tokens=0),
+        EngineRecent(finished=30, foreign=24, prompt_tokens=300, cached_tokens=30),
+    ]
 
 
 def test_without_a_count_of_what_the_engine_was_given_nothing_is_said_of_aborts() -> None:

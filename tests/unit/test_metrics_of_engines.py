@@ -81,6 +81,22 @@ CASES: dict[str, tuple[str, Reading | None]] = {
     "without the gauge": (without("vllm:kv_cache"), telling(used_blocks=None)),
     "without the counts": (without("vllm:num_requests"), telling(running=None, waiting=None)),
     "without preemptions": (without("vllm:num_preemptions"), telling(preemptions=None)),
+    "finished sequences, by reason and rank": (
+        RECORDED
+        + 'vllm:request_success_total{engine="0",finished_reason="stop"} 7.0\n'
+        + 'vllm:request_success_total{engine="0",finished_reason="length"} 3.0\n'
+        + 'vllm:request_success_total{engine="1",finished_reason="stop"} 2.0\n',
+        telling(finished=12),
+    ),
+    "what was looked up and found in the prefix cache": (
+        RECORDED
+        + 'vllm:prefix_cache_queries_total{engine="0"} 640.0\nvllm:prefix_cache_hits_total{engine="0"} 320.0\n',
+        telling(prompt_tokens=640, cached_tokens=320),
+    ),
+    "0.9: the same by its old name": (
+        RECORDED + "vllm:gpu_prefix_cache_queries_total 640.0\nvllm:gpu_prefix_cache_hits_total 320.0\n",
+        telling(prompt_tokens=640, cached_tokens=320),
+    ),
     "only a count": (
         "vllm:num_requests_running 2\n",
         Reading(EngineSample(running=2)),

@@ -10,7 +10,7 @@ from kvquota_sidecar.telemetry.metrics import Exposition, Vitals
 from kvquota_sidecar.telemetry.tally import Outcome, Tally
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "observability.md").read_text()
+PAGE = (ROOT / "docs" / "observability.md").read_text().partition("# What the operator tells of itself")[0]
 SOURCE = ROOT / "sidecar" / "kvquota_sidecar"
 
 

@@ -37,6 +37,18 @@ def test_largest_request_of_an_idle_pool(soft, others, percent, largest):
     assert largest_request(Blocks(1_000), Blocks(soft), others, Fraction(percent, 100), LADDER) == largest
 
 
+@pytest.mark.parametrize(
+    ("soft", "largest"),
+    [
+        pytest.param(0, 424, id="below the shed threshold of the rank that runs it"),
+        pytest.param(450, 450, id="everything inside soft"),
+        pytest.param(600, 500, id="a soft that no rank can hold in one request"),
+    ],
+)
+def test_a_request_runs_on_one_of_two_ranks(soft, largest):
+    assert largest_request(Blocks(1_000), Blocks(soft), 0, Fraction(85, 100), LADDER, ranks=2) == largest
+
+
 def test_a_threshold_between_two_blocks_is_never_reached_by_what_is_lent():
     ladder = Ladder(shed=Threshold(enter_percent=85, exit_percent=80), guarantee_reserve_percent=0)
     lent = largest_request(Blocks(999), Blocks(0), 0, Fraction(85, 100), ladder)

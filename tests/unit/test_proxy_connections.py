@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from kvquota_sidecar.proxy.answers import Answer
 from kvquota_sidecar.proxy.client_side import MAX_AHEAD_BYTES, PIECE_BYTES, ClientConnection
 from kvquota_sidecar.proxy.engine_answer import AnswerHead
@@ -218,16 +220,18 @@ async def test_idle_connections_are_bounded_and_leave_before_the_engine_closes_t
     assert pool.take_idle() is None
 
 
-async def test_a_connection_that_is_made_for_a_call_that_was_given_up_meanwhile_is_closed() -> None:
+async def test_a_connection_that_is_made_for_a_call_that_was_given_up_meanwhile_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pool = pool_of()
     link, wire = EngineLink(pool), Wire()
     link.connection_made(wire)  # type: ignore[arg-type]  # a fake of what is used
     dialled: asyncio.Future[EngineLink] = asyncio.get_running_loop().create_future()
 
-    async def dial() -> EngineLink:
-        return await asyncio.shield(dialled)
+    async def connect(*_: object) -> tuple[Wire, EngineLink]:
+        return wire, await asyncio.shield(dialled)
 
-    pool.dial = dial  # type: ignore[method-assign]  # a fake of what is used
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", connect)
     heard = Heard()
     call = pool.call(b"1", heard)
     await asyncio.sleep(0)
@@ -237,13 +241,13 @@ async def test_a_connection_that_is_made_for_a_call_that_was_given_up_meanwhile_
     assert (wire.closed, wire.written, heard.heard) == ("aborted", b"", [])
 
 
-async def test_an_engine_that_does_not_take_the_connection_in_time_is_silent() -> None:
+async def test_an_engine_that_does_not_take_the_connection_in_time_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = pool_of()
 
-    async def dial() -> EngineLink:
+    async def connect(*_: object) -> None:
         raise TimeoutError
 
-    pool.dial = dial  # type: ignore[method-assign]  # a fake of what is used
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", connect)
     heard = Heard()
     pool.call(b"1", heard)
     await asyncio.sleep(0.01)

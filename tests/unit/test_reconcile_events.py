@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 import reconcile_builders as make
+from kvquota_api.usage import Counts, EngineRecent, Rejected
 from kvquota_operator.reconcile.plan import EventWanted
 
 TOO_LARGE = make.pool(memory__kvPool={"percent": 95})
@@ -24,6 +25,10 @@ def after(first, **then):
             replace(seen, status=statuses.get(seen.quota.metadata.name, {})) for seen in then["quotas"]
         )
     return make.reconcile(replace(stored, **then), make.NOW, make.LATER)
+
+
+def rung(name):
+    return make.reported(make.report(pool=make.pool_usage(rung=name)))
 
 
 def told(plan):
@@ -70,6 +75,67 @@ def told(plan):
             {"reports": make.reported(make.report(), age=60.0)},
             [("ModelPool", "llama-8b", "Warning", "PodsStale")],
             id="a silent pod is told once, not for every tenant",
+        ),
+        pytest.param(
+            {},
+            {"reports": rung("Shed")},
+            [("ModelPool", "llama-8b", "Warning", "Shed")],
+            id="a rung of the ladder",
+        ),
+        pytest.param(
+            {"reports": rung("Shed")},
+            {"reports": rung("Evict")},
+            [("ModelPool", "llama-8b", "Warning", "Evict")],
+            id="the next rung",
+        ),
+        pytest.param(
+            {"reports": rung("Evict")},
+            {"reports": rung("Normal")},
+            [("ModelPool", "llama-8b", "Normal", "Normal")],
+            id="down the ladder",
+        ),
+        pytest.param(
+            {},
+            {"reports": make.reported(make.report(make.tenant_usage("search", recent=Counts(guarantee_missed=1))))},
+            [
+                ("ModelPool", "llama-8b", "Warning", "GuaranteeMissed"),
+                ("TenantQuota", "search", "Warning", "GuaranteeMissed"),
+            ],
+            id="a guarantee that was missed, of the pool and of the tenant",
+        ),
+        pytest.param(
+            {"reports": make.reported(make.report(make.tenant_usage("search")))},
+            {"reports": make.reported(make.report(make.tenant_usage("search", recent=Counts(evicted=9))))},
+            [],
+            id="nothing of single requests",
+        ),
+        pytest.param(
+            {},
+            {"reports": make.reported(make.report(recent=EngineRecent(finished=9, foreign=9)))},
+            [("ModelPool", "llama-8b", "Warning", "SidecarBypassed")],
+            id="traffic past the sidecar",
+        ),
+        pytest.param(
+            {},
+            {"reports": make.reported(make.report(state="Down", blocks=None))},
+            [("ModelPool", "llama-8b", "Warning", "EngineDown")],
+            id="a dead engine",
+        ),
+        pytest.param(
+            {},
+            {"pool": make.pool(model__revision="next")},
+            [("ModelPool", "llama-8b", "Warning", "PlanChanged")],
+            id="quotas that wait for a review",
+        ),
+        pytest.param(
+            {},
+            {
+                "reports": make.reported(
+                    make.report(rejected=Rejected(generation=1, reason="Invalid", message="tenants: too many"))
+                )
+            },
+            [("ModelPool", "llama-8b", "Warning", "ConfigRejected")],
+            id="a config that a sidecar refuses",
         ),
         pytest.param({}, {"pods": ()}, [], id="that pods are gone is nobody's fault"),
         pytest.param({"pods": ()}, {"pods": (make.pod(),)}, [], id="from unknown to good is no news"),

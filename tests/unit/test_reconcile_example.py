@@ -27,6 +27,8 @@ SEARCH = TenantShare(
     hard_blocks=11_058,
     max_concurrent_requests=32,
     max_context_tokens=32_768,
+    whole_hard_blocks=11_058,
+    whole_concurrent_requests=32,
 )
 BATCH = TenantShare(
     id="inference/batch",
@@ -153,6 +155,7 @@ SEARCH_STATUS = {
     "priority": 100,
     "soft": {"blocks": 7_372, "tokens": 117_952},
     "hard": {"blocks": 11_058, "tokens": 176_928},
+    "planHash": make.plan_hash(make.pool()),
     "reserved": {"blocks": 11_000, "tokens": 176_000},
     "used": {"blocks": 9_000, "tokens": 144_000},
     "overSoft": {"blocks": 4_000, "tokens": 64_000},
@@ -163,6 +166,7 @@ SEARCH_STATUS = {
         "rejected": {"tenant_kv_quota_exceeded": 2},
         "evicted": 0,
     },
+    "prefixHitRatePercent": 33,
     "lastRefusal": {
         "code": "tenant_kv_quota_exceeded",
         "message": "would pass hard",
@@ -172,7 +176,9 @@ SEARCH_STATUS = {
 
 
 def test_the_status_of_a_quota_in_use():
-    recent = Counts(admitted=40, rejected={"tenant_kv_quota_exceeded": 2}, degraded={})
+    recent = Counts(
+        admitted=40, rejected={"tenant_kv_quota_exceeded": 2}, degraded={}, prompt_tokens=900, cached_tokens=300
+    )
     refusal = Refusal(code="tenant_kv_quota_exceeded", message="would pass hard", at=1_793_534_400.75)
     usage = make.tenant_usage(
         "search", reserved=11_000, used=9_000, over_soft=4_000, in_flight=22, recent=recent, refusal=refusal
@@ -220,14 +226,16 @@ def test_the_status_of_a_pool_in_use():
     status = make.decided(reports=make.reported(make.report(usage, pool=engine))).pool_status
     plan_hash = status.pop("planHash")
     conditions = status.pop("conditions")
-    assert (len(plan_hash) >= 8, {each["type"]: each["status"] for each in conditions}) == (
-        True,
+    assert (plan_hash, {each["type"]: each["status"] for each in conditions}) == (
+        make.plan_hash(make.pool()),
         {
             "PlanValid": "True",
             "PartitionApplied": "True",
             "PodsGoverned": "True",
+            "TrafficGoverned": "Unknown",
             "UsageObserved": "True",
             "GuaranteeKept": "True",
+            "QuotaReviewed": "True",
             "Degraded": "True",
         },
     )

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import reconcile_builders as make
-from kvquota_api.usage import Counts, InForce, Rejected
+from kvquota_api.usage import Counts, EngineRecent, InForce, Rejected
 from kvquota_operator.reconcile import basis
 from kvquota_operator.reconcile.observed import PoolClaim
 from kvquota_operator.reconcile.pool_conditions import HOW_TO_GOVERN
@@ -104,62 +104,6 @@ def test_an_anonymous_tenant_needs_a_quota(tenant, fields, reason):
     assert found[:2] == ("True", reason)
 
 
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        pytest.param(
-            {}, ("True", "Applied", "every engine that reports came up with the planned KV pool"), id="as planned"
-        ),
-        pytest.param(
-            engine(blocks=9_216),
-            (
-                "False",
-                "SizeDiffers",
-                "the engine of pod llama-8b-0 came up with 9,216 blocks, planned are 18,432 blocks (294,912 tokens, 36"
-                " GiB on one GPU); quotas hold on the smaller. Restart the engine with --kv-cache-memory-bytes"
-                " 38654705664 --block-size 16, or correct spec.memory.kvPool",
-            ),
-            id="a smaller pool",
-        ),
-        pytest.param(engine(blocks=20_000), ("False", "SizeDiffers", None), id="a larger pool"),
-        pytest.param(
-            engine(block_tokens=32, blocks=9_216),
-            (
-                "False",
-                "BlockSizeDiffers",
-                "the engine of pod llama-8b-0 has blocks of 32 tokens, planned are 16: set spec.engine.blockSize to"
-                " what the engine uses, or start it with --block-size 16",
-            ),
-            id="other blocks",
-        ),
-        pytest.param(engine(block_tokens=None), ("True", "Applied", None), id="a block size that is not said"),
-        pytest.param(
-            engine(blocks=None),
-            ("Unknown", "NotMeasured", "no engine has said yet how many blocks it came up with"),
-            id="an engine that loads",
-        ),
-        pytest.param(
-            {"reports": make.reported(make.report(blocks=9_216), age=60.0)},
-            ("Unknown", "NotMeasured", None),
-            id="a silent pod",
-        ),
-        pytest.param({"pods": ()}, ("Unknown", "NotMeasured", None), id="no pod"),
-    ],
-)
-def test_partition_applied(fields, expected):
-    found = condition("PartitionApplied", **fields)
-    assert found[:2] == expected[:2]
-    assert expected[2] in (None, found[2])
-
-
-def test_an_engine_without_flags_of_that_name_is_told_the_size():
-    sglang = make.pool(engine__type="SGLang", engine__version="0.5.23", engine__plugin="Off")
-    assert condition("PartitionApplied", pool=sglang, **engine(blocks=9_216))[2].endswith(
-        "Restart the engine with 38652608512 bytes of KV cache on each GPU, in blocks of 16 tokens, or correct"
-        " spec.memory.kvPool"
-    )
-
-
 def test_the_pages_that_messages_name_are_there():
     assert (make.EXAMPLES.parent / HOW_TO_GOVERN).is_file()
 
@@ -183,18 +127,30 @@ MANY = tuple(make.pod(f"p{number}", governed=False) for number in range(7))
             (
                 "False",
                 "NotInjected",
-                "pod bare carries no sidecar and no quota holds there: add the sidecar container named kvquota to the"
-                " pod template, see docs/how-to/put-a-pod-under-quota.md",
+                'pod bare carries no sidecar and no quota holds there: set the label kvquota.dev/inject: "true" in the'
+                " pod template, or add the container named kvquota by hand, see"
+                " docs/how-to/put-a-pod-under-quota.md",
             ),
             id="a pod without the sidecar",
+        ),
+        pytest.param(
+            {"pods": (make.pod(), make.pod("bare", governed=False, asks=True))},
+            (
+                "False",
+                "NotInjected",
+                "pod bare carries no sidecar and no quota holds there: the label kvquota.dev/inject asks for it, and"
+                " came after the pod, or the pool did: delete what has it, so that it is made again",
+            ),
+            id="a pod that asked too early",
         ),
         pytest.param(
             {"pods": MANY},
             (
                 "False",
                 "NotInjected",
-                "pods p0, p1, p2, p3, p4 and 2 more carry no sidecar and no quota holds there: add the sidecar"
-                " container named kvquota to the pod template, see docs/how-to/put-a-pod-under-quota.md",
+                "pods p0, p1, p2, p3, p4 and 2 more carry no sidecar and no quota holds there: set the label"
+                ' kvquota.dev/inject: "true" in the pod template, or add the container named kvquota by hand, see'
+                " docs/how-to/put-a-pod-under-quota.md",
             ),
             id="many pods without the sidecar",
         ),
@@ -323,6 +279,28 @@ def test_guarantees_and_ladder(kind, fields, expected):
     assert condition(kind, **fields)[:2] == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        pytest.param("Shed", "new work beyond soft is refused, lowest priority first", id="shed"),
+        pytest.param(
+            "Evict",
+            "work beyond soft is refused, and ended where a request inside soft waits for its memory",
+            id="evict",
+        ),
+        pytest.param("Truncate", "long requests of tenants that allow it get less than they asked for", id="truncate"),
+        pytest.param(
+            "Fallback", "requests of tenants that allow it are answered by the pool's fallback", id="fallback"
+        ),
+    ],
+)
+def test_a_rung_says_what_it_does_and_what_helps(name, what):
+    assert condition("Degraded", **rung(name))[2] == (
+        f"the pool is short of KV memory and on the rung {name} of its ladder: {what}. If that lasts, add replicas,"
+        " raise spec.memory.kvPool, or lower what tenants may borrow (hard)"
+    )
+
+
 def test_a_missed_guarantee_names_the_tenant():
     missed = make.tenant_usage("batch", recent=Counts(guarantee_missed=2))
     assert condition("GuaranteeKept", reports=make.reported(make.report(missed)))[2].startswith(
@@ -338,6 +316,8 @@ def test_a_missed_guarantee_names_the_tenant():
         pytest.param({"pods": ()}, "NoPods", id="no pod"),
         pytest.param({"pods": (make.pod(ready=False),), "reports": {}}, "Unobserved", id="no report yet"),
         pytest.param({"pool": make.pool(enforcement="Shadow")}, "Shadow", id="only counted"),
+        pytest.param(engine(recent=EngineRecent(finished=20, foreign=20)), "Faulty", id="what went past the sidecar"),
+        pytest.param(engine(state="Down"), "Faulty", id="a dead engine"),
         pytest.param(rung("Evict"), "Evict", id="on the ladder"),
         pytest.param({}, "Ready", id="otherwise"),
     ],

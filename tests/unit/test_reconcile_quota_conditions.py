@@ -4,6 +4,8 @@ import pytest
 
 import reconcile_builders as make
 from kvquota_api.usage import Counts
+from kvquota_operator.reconcile.states import QUOTA_CODES, TOO_LONG
+from kvquota_sidecar.refusals import Code
 
 
 def status(**fields):
@@ -155,11 +157,11 @@ def test_ready(fields, expected):
             (
                 "True",
                 "HardAboveLending",
-                "one request of more than 10,000 blocks (160,000 tokens) is refused for good even on an idle pod, since"
+                "one request of more than 8,499 blocks (135,984 tokens) is refused for good even on an idle pod, since"
                 " the guarantees of the others and the shed threshold leave no more: raise soft for such requests, or"
                 " set maxContextTokens to what fits",
             ),
-            id="a request lives on one rank, however much the pod lends",
+            id="a request lives on one rank, below its shed threshold, however much the pod lends",
         ),
         pytest.param(
             TWO | {"pods": ()},
@@ -289,9 +291,36 @@ def test_soft_and_hard_of_the_status(usables, spec, soft, hard):
         pytest.param(
             {"quotas": search(enforcement="Shadow"), "reports": usage(over_soft=5)}, "Shadow", id="only counted"
         ),
-        pytest.param(
-            {"reports": usage(over_soft=5, recent=Counts(rejected={"a": 1}))}, "Refusing", id="refused lately"
+        *(
+            pytest.param(
+                {"reports": usage(over_soft=5, recent=Counts(rejected={code: 1}))}, word, id=f"refused: {code}"
+            )
+            for code, word in [
+                ("tenant_concurrency_exceeded", "Refusing"),
+                ("tenant_kv_quota_exceeded", "Refusing"),
+                ("kv_pool_contended", "Refusing"),
+                ("kv_pool_exhausted", "Refusing"),
+                ("request_exceeds_kv_quota", "Refusing"),
+                ("malformed_request", "OverSoft"),
+                ("unknown_tenant", "OverSoft"),
+                ("draining", "OverSoft"),
+                ("engine_error", "OverSoft"),
+            ]
         ),
+        pytest.param(
+            {
+                "quotas": search(maxContextTokens=1_000),
+                "reports": usage(recent=Counts(rejected={"context_length_exceeded": 1})),
+            },
+            "Refusing",
+            id="too long for the quota's own limit",
+        ),
+        pytest.param(
+            {"quotas": search(), "reports": usage(recent=Counts(rejected={"context_length_exceeded": 1}))},
+            "Ready",
+            id="too long for the model",
+        ),
+        pytest.param({"reports": usage(recent=Counts(ended=1))}, "Refusing", id="ended past its own hard"),
         pytest.param({"reports": usage(over_soft=5, recent=Counts(evicted=1))}, "Degraded", id="ended lately"),
         pytest.param(
             {"reports": usage(over_soft=5, recent=Counts(degraded={"Truncate": 1}))},
@@ -304,3 +333,7 @@ def test_soft_and_hard_of_the_status(usables, spec, soft, hard):
 )
 def test_the_word_of_a_quota(fields, word):
     assert status(**fields)["state"] == word
+
+
+def test_the_codes_of_the_quota_are_codes_of_the_sidecar():
+    assert {*QUOTA_CODES, TOO_LONG} <= {str(code) for code in Code}

@@ -30,6 +30,19 @@ def test_a_tenant_is_summed_over_the_pods():
     assert (found.recent.admitted, found.guarantee_missed, found.last_refusal) == (7, 1, None)
 
 
+@pytest.mark.parametrize(
+    ("counts", "percent"),
+    [
+        pytest.param([Counts(), Counts()], None, id="no engine said"),
+        pytest.param([Counts(prompt_tokens=300, cached_tokens=100), Counts(prompt_tokens=100)], 25, id="over all pods"),
+        pytest.param([Counts(prompt_tokens=100, cached_tokens=2**62)], 100, id="no claim beyond the prompts"),
+    ],
+)
+def test_the_prefix_hit_rate_of_a_tenant(counts, percent):
+    reports = [make.report(make.tenant_usage("search", recent=each)) for each in counts]
+    assert sums(*reports).prefix_hit_rate_percent == percent
+
+
 def test_a_tenant_that_no_pod_names_has_no_sums():
     assert tenant_sums([make.report()], KV) == {}
 

@@ -3,7 +3,7 @@
 import pytest
 
 from contract_objects import ABSENT, changed
-from kvquota_operator.reconcile.writes import due
+from kvquota_operator.reconcile.writes import NEVER, Written, due
 
 QUOTA = {
     "observedGeneration": 1,
@@ -62,7 +62,7 @@ CASES = [
 
 @pytest.mark.parametrize(("stored", "changes", "expected"), CASES)
 def test_what_is_worth_a_write(stored, changes, expected):
-    assert due(stored, wants(stored, **changes), 0.0, 5.0) is expected
+    assert due(stored, wants(stored, **changes), Written(0.0), 5.0) is expected
 
 
 def conditions(**fields):
@@ -82,12 +82,20 @@ def conditions(**fields):
     ],
 )
 def test_how_soon(changes, soon, later):
-    wanted = wants(QUOTA, **changes)
-    assert (due(QUOTA, wanted, 100.0, 104.9), due(QUOTA, wanted, 100.0, 105.0)) == (soon, later)
+    wanted, written = wants(QUOTA, **changes), NEVER.again(100.0)
+    assert (due(QUOTA, wanted, written, 104.9), due(QUOTA, wanted, written, 105.0)) == (soon, later)
 
 
 def test_what_was_never_written_is_written_now():
-    assert (due({}, QUOTA, None, 0.0), due(QUOTA, QUOTA, None, 0.0)) == (True, False)
+    assert (due({}, QUOTA, NEVER, 0.0), due(QUOTA, QUOTA, NEVER, 0.0)) == (True, False)
+
+
+def test_of_conditions_that_flicker_one_write_comes_before_its_turn():
+    turned = wants(QUOTA, conditions=conditions(status="False"))
+    early = NEVER.again(100.0).again(101.0)
+    assert early == Written(at=101.0, early_at=101.0)
+    assert (due(QUOTA, turned, early, 105.9), due(QUOTA, turned, early, 106.0)) == (False, True)
+    assert early.again(106.0) == Written(at=106.0, early_at=101.0)
 
 
 @pytest.mark.parametrize(
@@ -98,4 +106,4 @@ def test_what_was_never_written_is_written_now():
     ],
 )
 def test_a_status_that_somebody_spoilt_is_mended(stored):
-    assert due(stored, QUOTA, 0.0, 0.0) is True
+    assert due(stored, QUOTA, Written(0.0), 0.0) is True

@@ -6,17 +6,16 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from kvquota_api.amounts import Tokens
 from kvquota_api.pod_config import MediaCost
 from kvquota_sidecar.estimate.shape import Engine, Shape, read_shape
-from kvquota_sidecar.proxy import counting as counting_module
-from kvquota_sidecar.proxy.counting import DEADLINE_SECONDS, MAX_ANSWER_BYTES, Counting, Tokenizer
+from kvquota_sidecar.proxy.counting import DEADLINE_SECONDS, MAX_ANSWER_BYTES, MAX_REMEMBERED, Counting, Tokenizer
 from kvquota_sidecar.proxy.engine_answer import AnswerHead
-from kvquota_sidecar.proxy.engine_side import EngineAddress, EngineFailure, EnginePool, Listener
+from kvquota_sidecar.proxy.engine_side import EngineAddress, EngineFailure, Listener
 from virtual_time import run
 
 COMPLETION, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -59,7 +58,7 @@ class Rig:
 
     def __init__(self) -> None:
         self.pool = Pool()
-        self.tokenizer = Tokenizer(cast("EnginePool", self.pool))
+        self.tokenizer = Tokenizer(self.pool)
         self.told: list[tuple[int, ...] | None] = []
 
     def count(
@@ -176,11 +175,11 @@ def test_another_tenant_learns_nothing_of_it() -> None:
     assert [len(rig.pool.calls), rig.told] == [2, [(7,)]]
 
 
-def test_the_count_that_was_not_wanted_longest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting_module, "MAX_REMEMBERED", 2)
+def test_the_count_that_was_not_wanted_longest_is_forgotten_first() -> None:
+    others = [f"other {number}" for number in range(MAX_REMEMBERED - 2)]
 
     async def story(rig: Rig) -> None:
-        for prompt in ("first", "second", "first", "third", "first", "second"):
+        for prompt in ("first", "second", *others, "first", "third", "first", "second"):
             before = len(rig.pool.calls)
             rig.count(prompt)
             for call in rig.pool.calls[before:]:
@@ -188,7 +187,7 @@ def test_the_count_that_was_not_wanted_longest_is_forgotten_first(monkeypatch: p
 
     rig = timed(story)
     asked = [json.loads(each.request.split(b"\r\n\r\n")[1])["prompt"] for each in rig.pool.calls]
-    assert asked == ["first", "second", "third", "second"]
+    assert asked == ["first", "second", *others, "third", "second"]
 
 
 def test_when_the_client_is_gone_the_engine_is_let_alone_and_nothing_told() -> None:

@@ -7,7 +7,7 @@ rest costs more than everything else that is done with it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -19,12 +19,16 @@ from kvquota_operator.ports import (
     ClusterError,
     ClusterTimeoutError,
     ConflictError,
+    ExpiredError,
     ForbiddenError,
+    NotLeadingError,
+    NotServedError,
     RefusedError,
     ThrottledError,
     UnreachableError,
     VanishedError,
 )
+from kvquota_operator.reading.decoding import decode
 
 CORE: Final = "/api/v1"
 FIELD_MANAGER: Final = "kvquota-operator"
@@ -35,20 +39,33 @@ REQUESTS_AT_ONCE: Final = 32  # below what API priority and fairness gives to on
 LIST_CHUNK: Final = 500  # objects in one answer: what kubectl asks for
 WATCH_SERVER_SECONDS: Final = 300  # the server ends a watch after this time, so that a forgotten one is not kept
 INACTIVITY_SECONDS: Final = 70.0  # bookmarks come every 60 s; a watch without one is dead however open it looks
+DONE: Final = "Done"
 LONGEST_LINE_BYTES: Final = 8 * 2**20  # etcd takes objects up to 1.5 MiB; as JSON they are at most a few times that
 
 _BY_STATUS: Final[Mapping[int, type[ClusterError]]] = {
     400: RefusedError, 401: ForbiddenError, 403: ForbiddenError, 404: VanishedError, 408: ClusterTimeoutError,
-    409: ConflictError, 410: VanishedError, 413: RefusedError, 415: RefusedError, 422: RefusedError,
+    409: ConflictError, 410: ExpiredError, 413: RefusedError, 415: RefusedError, 422: RefusedError,
     429: ThrottledError, 504: ClusterTimeoutError,
 }  # fmt: skip
 
 
 class Api:
-    """One API server. All methods raise ClusterError; `path` starts with a slash and is already quoted."""
+    """One API server. All methods raise ClusterError; `path` starts with a slash and is already quoted.
 
-    def __init__(self, client: ApiClient) -> None:
+    `may_write` is asked in the moment before a write is sent, which is refused with NotLeadingError where it says no.
+    `counted` is told every request: its method (or WATCH), the resource, and DONE or the reason of its failure.
+    """
+
+    def __init__(
+        self,
+        client: ApiClient,
+        *,
+        may_write: Callable[[], bool] = lambda: True,
+        counted: Callable[[str, str, str], None] = lambda *_: None,
+    ) -> None:
         self._client = client
+        self._may_write = may_write
+        self._counted = counted
         self._at_once = asyncio.Semaphore(REQUESTS_AT_ONCE)
 
     async def get(self, path: str, *, timeout_seconds: float = REQUEST_TIMEOUT_SECONDS) -> Json:
@@ -67,6 +84,10 @@ class Api:
         """JSON merge patch; with metadata.resourceVersion in `body` it raises ConflictError where that is not so."""
         query = [("fieldManager", FIELD_MANAGER)]
         return await self._request("PATCH", path, query=query, body=body, content_type="application/merge-patch+json")
+
+    async def replace(self, path: str, body: Json) -> Json:
+        """PUT; with metadata.resourceVersion in `body` it raises ConflictError where that is not so."""
+        return await self._request("PUT", path, query=[("fieldManager", FIELD_MANAGER)], body=body)
 
     async def list(self, path: str, selector: str = "") -> tuple[list[Json], str]:
         """All objects of a collection and the resourceVersion at which they were so."""
@@ -94,16 +115,25 @@ class Api:
         query += [("labelSelector", selector)] if selector else []
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_SECONDS, sock_read=INACTIVITY_SECONDS)
         try:
-            response = await self._send("GET", path, query=query, timeout=timeout)
-            async with response:
+            async with await self._send("GET", path, query=query, timeout=timeout) as response:
                 if response.status != 200:
                     raise _refusal(response, await _body(response))
+                self._counted("WATCH", resource_of(path), DONE)
                 async for line in _lines(response.content):
-                    yield msgspec.json.decode(line)
+                    yield decode(line)
         except (TimeoutError, aiohttp.ClientError) as error:
             raise _broken(path, error) from error
 
-    async def _request(
+    async def _request(self, method: str, path: str, **how: Any) -> Json:
+        try:
+            content = await self._exchange(method, path, **how)
+        except ClusterError as error:
+            self._counted(method, resource_of(path), error.reason)
+            raise
+        self._counted(method, resource_of(path), DONE)
+        return content
+
+    async def _exchange(
         self,
         method: str,
         path: str,
@@ -146,6 +176,8 @@ class Api:
             body=body,
             auth_settings=["BearerToken"],
         )
+        if method != "GET" and not self._may_write():
+            raise NotLeadingError("another replica leads, or may lead soon: this one does not write")
         answer = await self._client.call_api(*request, _request_timeout=timeout)
         response: aiohttp.ClientResponse = answer.response
         return response
@@ -158,10 +190,18 @@ def object_path(base: str, namespace: str, plural: str, name: str = "", subresou
     return "/".join([base, *parts])
 
 
+def resource_of(path: str) -> str:
+    """What a path is about: the plural, with the subresource if there is one; empty where it is about no resource."""
+    parts = path.split("/")[3 if path.startswith(f"{CORE}/") else 4 :]
+    if parts[:1] == ["namespaces"] and len(parts) > 2:
+        parts = parts[2:]
+    return "/".join([*parts[:1], *parts[2:]])
+
+
 async def _body(response: aiohttp.ClientResponse) -> Json:
     """The answer as an object; what is no JSON object (a proxy's error page) is an empty one."""
     try:
-        content = msgspec.json.decode(await response.read())
+        content = decode(await response.read())
     except msgspec.DecodeError:
         return {}
     return content if isinstance(content, dict) else {}
@@ -169,6 +209,8 @@ async def _body(response: aiohttp.ClientResponse) -> Json:
 
 def _refusal(response: aiohttp.ClientResponse, content: Json) -> ClusterError:
     kind = _BY_STATUS.get(response.status, UnreachableError)
+    if kind is VanishedError and content.get("kind") != "Status":
+        kind = NotServedError
     message = str(content.get("message") or response.reason or "no message")
     return kind(f"{response.status}: {message}", retry_after=_retry_after(response.headers.get("Retry-After")))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -23,6 +23,8 @@ from kvquota_operator.adapters.pool_secrets import PoolSecrets
 from kvquota_operator.adapters.reads import Reads
 from kvquota_operator.adapters.statuses import KVQUOTA, PLURALS, Statuses
 from kvquota_operator.adapters.surroundings import Surroundings
+from kvquota_operator.adapters.watch import Mirror
+from kvquota_operator.logs import told
 from kvquota_operator.ports import Clock, ClusterError, NotOursError, VanishedError
 from kvquota_operator.reading.objects import StoredPool, read_model_config
 from kvquota_operator.reading.secrets import jwks_ref, read_key_set, secret_refs
@@ -55,6 +57,7 @@ class KubeCluster:
         self, api: Api, clock: Clock, *, namespaces: tuple[str, ...], events: Events, metrics: OperatorMetrics
     ) -> None:
         self._api = api
+        self._clock = clock
         self._namespaces = namespaces or ("",)
         self._events = events
         self._metrics = metrics
@@ -66,6 +69,8 @@ class KubeCluster:
         self._around: dict[PoolKey, Surroundings] = {}
         self._touch: Touch = lambda _: None
         self._tasks = asyncio.TaskGroup()
+        self._heard: dict[str, float] = {}
+        self._tried_at = clock.monotonic()
         self.inbox = Inbox()
         self.listed = asyncio.Event()
 
@@ -76,13 +81,42 @@ class KubeCluster:
             tasks.create_task(self.inbox.run(self._take), name="inbox")
             tasks.create_task(self._resync(), name="resync")
 
+    def keys(self) -> Iterable[PoolKey]:
+        """All pools that are there, or that a quota names."""
+        return self._objects.keys()
+
+    def follow(self, pool: PoolKey) -> None:
+        """Watch what belongs to the pool, or do no longer where it is gone. Writes nothing."""
+        stored = self._objects.pool(pool)
+        if stored is None:
+            self._leave(pool)
+        else:
+            self._surroundings(pool).follow(stored)
+
+    def watch_ages(self) -> dict[str, float]:
+        """Seconds since the API server last said something of what is watched, by plural: of the most silent watch.
+
+        Pools and quotas are told by kopf and listed once a minute besides.
+        """
+        now = self._clock.monotonic()
+        heard = {**self._heard}
+        for what, mirror in self._mirrors():
+            heard[what] = min(heard.get(what, now), mirror.heard_at)
+        return {what: now - at for what, at in heard.items()}
+
+    def longest_stillness(self) -> float:
+        """Seconds since the longest idle watch, or the list of pools and quotas, heard something or was tried."""
+        alive = [max(mirror.heard_at, mirror.tried_at) for _, mirror in self._mirrors()]
+        return self._clock.monotonic() - min([self._tried_at, *alive])
+
     async def observe(self, pool: PoolKey) -> Observed | None:
         stored = self._objects.pool(pool)
         if stored is None:
             self._leave(pool)
             return None
         around = self._surroundings(pool)
-        await around.follow(stored)
+        around.follow(stored)
+        await around.listed()
         quotas = list(self._objects.quotas(pool))
         valid = tuple(each.quota for each in quotas if isinstance(each.quota, QuotaSeen))
         secret = await self._told(stored, self._secrets.get(stored))
@@ -143,7 +177,11 @@ class KubeCluster:
     def _surroundings(self, pool: PoolKey) -> Surroundings:
         if pool not in self._around:
             self._around[pool] = Surroundings(
-                self._api, self._tasks, changed=lambda: self._touch(pool), restarted=self._metrics.watch_restarted
+                self._api,
+                self._clock,
+                self._tasks,
+                changed=lambda: self._touch(pool),
+                restarted=self._metrics.watch_restarted,
             )
         return self._around[pool]
 
@@ -175,25 +213,33 @@ class KubeCluster:
         self._keys.expire(namespace)
         self._configs.expire(object_path(CORE, namespace, "configmaps") + "/")
 
+    def _mirrors(self) -> Iterator[tuple[str, Mirror[Any]]]:
+        for around in self._around.values():
+            yield from around.mirrors().items()
+
     def _take(self, kind: Kind, event: str | None, body: Json) -> None:
+        self._heard[PLURALS[kind]] = self._clock.monotonic()
         if event == "DELETED":
             self._objects.remove(kind, body["metadata"]["uid"])
         else:
             self._objects.put(kind, body)
 
     async def _resync(self) -> None:
-        pause, told = FIRST_RETRY_SECONDS, ""
+        pause, said = FIRST_RETRY_SECONDS, ""
         while True:
+            self._tried_at = self._clock.monotonic()
             try:
                 await self._list_all()
             except ClusterError as error:
-                if _advice(error) != told:
-                    told = _advice(error)
-                    log.warning("pools and quotas cannot be listed: %s", told)
+                if _advice(error) != said:
+                    said = _advice(error)
+                    log.warning(
+                        "pools and quotas cannot be listed: %s", said, extra=told("list_failed", reason=error.reason)
+                    )
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_RETRY_SECONDS)
                 continue
-            pause, told = FIRST_RETRY_SECONDS, ""
+            pause, said = FIRST_RETRY_SECONDS, ""
             if not self.listed.is_set():
                 self.listed.set()
                 await self._name_missing_namespaces()
@@ -207,10 +253,17 @@ class KubeCluster:
                 await self._api.get(f"{CORE}/namespaces/{namespace}")
             except VanishedError:
                 log.warning(
-                    "namespace %s does not exist (yet): create it or correct --namespace; waiting for it", namespace
+                    "namespace %s does not exist (yet): create it or correct --namespace; waiting for it",
+                    namespace,
+                    extra=told("namespace_missing", namespace=namespace),
                 )
             except ClusterError as error:
-                log.debug("whether namespace %s exists cannot be asked: %s", namespace, error)
+                log.debug(
+                    "whether namespace %s exists cannot be asked: %s",
+                    namespace,
+                    error,
+                    extra=told("namespace_unknown", namespace=namespace),
+                )
 
     def _sweep(self) -> None:
         for reads in (self._keys, self._secrets, self._configs):
@@ -220,6 +273,7 @@ class KubeCluster:
         """Take pools and quotas at once: a pass between the two would see a pool that has no tenants."""
         lists = {kind: await self._list(plural) for kind, plural in PLURALS.items()}
         before = self._objects.changes
+        self._heard = dict.fromkeys(PLURALS.values(), self._clock.monotonic())
         for kind, (bodies, version) in lists.items():
             self._objects.replace(kind, bodies, version)
         if self.listed.is_set() and self._objects.changes != before:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from kvquota_operator.adapters.api import Json
 from kvquota_operator.adapters.shelf import Shelf
 from kvquota_operator.reading.objects import StoredPool, StoredQuota, read_pool, read_quota
-from kvquota_operator.reconcile.observed import Kind, PoolKey
+from kvquota_operator.reconcile.observed import InvalidSeen, Kind, PoolKey, QuotaSeen
+
+Stored = StoredPool | StoredQuota
 
 
 class Objects:
@@ -21,10 +25,15 @@ class Objects:
         self._by_key: dict[PoolKey, StoredPool] = {}
         self._quota_by_name: dict[tuple[str, str], StoredQuota] = {}
         self._names_by_pool: dict[PoolKey, set[str]] = {}
+        self._awaited: dict[tuple[Kind, str], Mapping[str, Any]] = {}
         self.changes = 0
 
     def pool(self, key: PoolKey) -> StoredPool | None:
         return self._by_key.get(key)
+
+    def keys(self) -> set[PoolKey]:
+        """All pools that are there, or that a quota names."""
+        return {*self._by_key, *self._names_by_pool}
 
     def pools(self, namespace: str) -> Iterable[StoredPool]:
         """All pools of a namespace."""
@@ -46,6 +55,10 @@ class Objects:
         """Take an object as it is in an answer or an event."""
         (self._pools if kind == "ModelPool" else self._quotas).put(body)
 
+    def expect(self, kind: Kind, uid: str, status: Mapping[str, Any]) -> None:
+        """The operator is about to give an object this status: that it then has it touches nothing."""
+        self._awaited[kind, uid] = status
+
     def remove(self, kind: Kind, uid: str) -> None:
         (self._pools if kind == "ModelPool" else self._quotas).remove(uid)
 
@@ -58,7 +71,7 @@ class Objects:
             del self._by_key[before.key]
         if after is not None:
             self._by_key[after.key] = after
-        if before == after:
+        if before == after or self._is_echo("ModelPool", before, after):
             return
         self.changes += 1
         known = [each for each in (before, after) if each is not None]
@@ -67,6 +80,14 @@ class Objects:
         self._touch(known[0].key)
         if len(known) < 2:
             self._touch_orphans(known[0].key.namespace)
+
+    def _is_echo(self, kind: Kind, before: Stored | None, after: Stored | None) -> bool:
+        """Whether all that changed is that the object has the status that the operator gave it."""
+        known = before or after
+        if before is None or after is None:
+            self._awaited.pop((kind, "" if known is None else known.uid), None)
+            return False
+        return self._awaited.get((kind, after.uid)) == after.status and _written(before) == _written(after)
 
     def _touch_orphans(self, namespace: str) -> None:
         """What is said of a quota without its pool names the pools that are there."""
@@ -78,7 +99,7 @@ class Objects:
             self._unlist(before)
         if after is not None:
             self._list(after)
-        if before == after:
+        if before == after or self._is_echo("TenantQuota", before, after):
             return
         self.changes += 1
         known = [each for each in (before, after) if each is not None]
@@ -103,6 +124,15 @@ class Objects:
             names.discard(quota.name)
             if not names:
                 del self._names_by_pool[quota.pool]
+
+
+def _written(stored: Stored) -> object:
+    """What people write of an object: all but its status."""
+    seen = stored.quota if isinstance(stored, StoredQuota) else stored.pool
+    if isinstance(seen, InvalidSeen):
+        return replace(seen, status={})
+    whole = seen.quota if isinstance(seen, QuotaSeen) else seen
+    return whole.metadata, whole.spec
 
 
 def _edited(known: Sequence[StoredPool] | Sequence[StoredQuota]) -> bool:

@@ -16,6 +16,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from kvquota_operator.settings import Address
 
+LONGEST_STILLNESS_SECONDS: Final = 240.0  # every wait of a watch is bounded by 70 s; all of one try together are below
 LONGEST_PASS_SECONDS: Final = 120.0  # every wait in a pass is bounded; all bounds of one pass together are below this
 
 
@@ -25,10 +26,15 @@ class ListenError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`longest_pass`: seconds since the oldest unfinished pass began. `ready`: set once the objects are known."""
+    """`longest_pass`: seconds since the oldest unfinished pass began. `stillness`: since the stillest watch did
+    anything, if only try in vain: a server that is away is no fault of this process. `ready`: set once the objects are
+    known. `webhook_ready`: set once the webhook answers; None where there is none.
+    """
 
     longest_pass: Callable[[], float]
+    stillness: Callable[[], float]
     ready: asyncio.Event
+    webhook_ready: asyncio.Event | None = None
 
 
 @asynccontextmanager
@@ -61,11 +67,18 @@ def _application(health: Health, registry: CollectorRegistry) -> web.Application
         seconds = health.longest_pass()
         if seconds > LONGEST_PASS_SECONDS:
             return web.Response(status=503, text=f"a pass has not ended for {seconds:.0f} s\n")
+        stillness = health.stillness()
+        if stillness > LONGEST_STILLNESS_SECONDS:
+            return web.Response(
+                status=503, text=f"a watch has neither heard nor tried anything for {stillness:.0f} s\n"
+            )
         return web.Response(text="ok\n")
 
     async def readyz(_: web.Request) -> web.Response:
         if not health.ready.is_set():
             return web.Response(status=503, text="the pools and quotas have not been listed yet\n")
+        if health.webhook_ready is not None and not health.webhook_ready.is_set():
+            return web.Response(status=503, text="the webhook has no certificate yet\n")
         return web.Response(text="ok\n")
 
     async def metrics(_: web.Request) -> web.Response:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from kvquota_operator.adapters.api import REQUEST_TIMEOUT_SECONDS, Api, Json
-from kvquota_operator.ports import Clock, ClusterError, VanishedError
+from kvquota_operator.ports import Clock, ClusterError, NotServedError, VanishedError
 
 FRESH_SECONDS: Final = 30.0  # how late a rotated key works, at worst
 RETRY_SECONDS: Final = 5.0  # after a failed read of what is known
@@ -75,6 +75,8 @@ class Reads(Generic[T]):
     async def _read(self, path: str, seconds: float) -> T | None:
         try:
             return self._keep(await self._api.get(path, timeout_seconds=seconds))
+        except NotServedError:
+            raise
         except VanishedError:
             return None
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from kvquota_api.meta import API_VERSION
 from kvquota_operator.adapters.api import Api, Json, object_path
-from kvquota_operator.adapters.objects import Objects
+from kvquota_operator.adapters.objects import Objects, Stored
 from kvquota_operator.ports import ConflictError
 from kvquota_operator.reconcile.observed import Kind, PoolKey
 
@@ -32,24 +32,22 @@ class Statuses:
         stored = self._stored(kind, namespace, name)
         if stored is None:
             return
-        status, version = stored
-        changes = difference(status, wanted)
+        changes = difference(stored.status, wanted)
         if not changes:
             return
         path = object_path(KVQUOTA, namespace, PLURALS[kind], name)
-        patch: Json = {"metadata": {"resourceVersion": version}, "status": changes}
+        self._objects.expect(kind, stored.uid, wanted)
+        patch: Json = {"metadata": {"resourceVersion": stored.version}, "status": changes}
         try:
             self._objects.put(kind, await self._api.merge(f"{path}/status", patch))
         except ConflictError:
             self._objects.put(kind, await self._api.get(path))
             raise
 
-    def _stored(self, kind: Kind, namespace: str, name: str) -> tuple[Mapping[str, Any], str] | None:
+    def _stored(self, kind: Kind, namespace: str, name: str) -> Stored | None:
         if kind == "ModelPool":
-            pool = self._objects.pool(PoolKey(namespace, name))
-            return None if pool is None else (pool.status, pool.version)
-        quota = self._objects.quota(namespace, name)
-        return None if quota is None else (quota.status, quota.version)
+            return self._objects.pool(PoolKey(namespace, name))
+        return self._objects.quota(namespace, name)
 
 
 def difference(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:

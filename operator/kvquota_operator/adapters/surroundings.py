@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
 
 from kvquota_api.meta import ADMIN_PORT, POOL_LABEL
-from kvquota_api.model_pool import ModelPool
+from kvquota_api.model_pool import ModelPool, PodSelector
 from kvquota_api.pod_config import PodConfig, PodRef
 from kvquota_operator.adapters.api import CORE, Api, Json, object_path
 from kvquota_operator.adapters.watch import Collection, Mirror
-from kvquota_operator.ports import ClusterTimeoutError, ConflictError, NotOursError
+from kvquota_operator.ports import Clock, ClusterTimeoutError, ConflictError, NotOursError
 from kvquota_operator.reading.objects import StoredPool
 from kvquota_operator.reading.pods import PodRecord, query, read_pod, selects
+from kvquota_operator.reconcile.configs import has_parts
 from kvquota_operator.reconcile.manifests import config_from_configmap, config_map, is_ours, pool_label
 from kvquota_operator.reconcile.observed import PodSeen, PoolClaim
 
@@ -24,11 +25,27 @@ FIRST_LIST_SECONDS: Final = 10.0  # longer than a list of 5,000 pods takes; then
 
 @dataclass(frozen=True, slots=True)
 class StoredConfig:
-    """A durable copy; `pod` is the uid of the pod that owns it, `config` is None where it cannot be read."""
+    """A durable copy; `pod` is the uid of the pod that owns it, `config` is None where it cannot be read.
+
+    `version` is its resourceVersion, which alone makes no difference.
+    """
 
     pod: str
     name: str
     config: PodConfig | None
+    version: str = field(compare=False, default="")
+
+
+@dataclass(frozen=True, slots=True)
+class _Claimants:
+    """The other pools of the namespace, and the admin port of this one: what is not in a pod itself."""
+
+    selectors: tuple[tuple[PodSelector, PoolClaim], ...] = ()
+    port: int = ADMIN_PORT
+
+    def seen(self, record: PodRecord) -> PodSeen:
+        claims = sorted(claim for selector, claim in self.selectors if selects(selector, record.labels))
+        return replace(record.seen, other_pools=tuple(claims), admin_port=self.port)
 
 
 class Surroundings:
@@ -37,22 +54,27 @@ class Surroundings:
     def __init__(
         self,
         api: Api,
+        clock: Clock,
         tasks: asyncio.TaskGroup,
         *,
         changed: Callable[[], None],
         restarted: Callable[[str, str], None],
     ) -> None:
         self._api = api
+        self._clock = clock
         self._tasks = tasks
         self._changed = changed
         self._restarted = restarted
         self._pods: Mirror[PodRecord] | None = None
+        self._claimants = _Claimants()
+        self._seen: dict[str, tuple[PodRecord, PodSeen]] = {}
         self._configs: Mirror[StoredConfig] | None = None
-        self._copies: dict[tuple[str, str], PodConfig | None] = {}
+        self._copies: dict[tuple[str, str], StoredConfig] = {}
+        self._expected: dict[str, PodConfig] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
 
-    async def follow(self, stored: StoredPool) -> None:
-        """Watch what `stored` selects, and wait for the first lists. Raises ClusterTimeoutError."""
+    def follow(self, stored: StoredPool) -> None:
+        """Watch what `stored` selects."""
         namespace = stored.key.namespace
         pods = Collection(object_path(CORE, namespace, "pods"), _selector(stored))
         configs = Collection(object_path(CORE, namespace, "configmaps"), f"{POOL_LABEL}={pool_label(stored.key.name)}")
@@ -60,7 +82,6 @@ class Surroundings:
             self._pods = self._start("pods", pods, read_pod, self._told)
         if self._configs is None:
             self._configs = self._start("configmaps", configs, _read_config, self._config_replaced)
-        await self._listed()
 
     def stop(self) -> None:
         """End the watches."""
@@ -74,24 +95,41 @@ class Surroundings:
             return ()
         others = [each.pool for each in pools if each.key != stored.key and isinstance(each.pool, ModelPool)]
         port = stored.pool.spec.sidecar.admin_port if isinstance(stored.pool, ModelPool) else ADMIN_PORT
-        return tuple(_seen(record, others, port) for record in self._pods.items.values())
+        claimants = _Claimants(tuple((each.spec.selector, _claim(each)) for each in others), port)
+        if claimants != self._claimants:
+            self._claimants, self._seen = claimants, {}
+        records = self._pods.items
+        self._seen = {uid: self._seen_again(uid, record) for uid, record in records.items()}
+        return tuple(seen for _, seen in self._seen.values())
+
+    def _seen_again(self, uid: str, record: PodRecord) -> tuple[PodRecord, PodSeen]:
+        """To ask every other pool about every pod in every pass would cost more than the rest of the look."""
+        known = self._seen.get(uid)
+        return known if known is not None and known[0] is record else (record, self._claimants.seen(record))
 
     def configs(self) -> dict[str, PodConfig]:
         """The durable copies that can be read, by the uid of their pod: of two, the one that the pod mounts."""
         return {
-            pod: config
-            for (pod, name), config in self._copies.items()
-            if config is not None and name == (self._mounted(pod) or name)
+            pod: copy.config
+            for (pod, name), copy in self._copies.items()
+            if copy.config is not None and name == (self._mounted(pod) or name)
         }
 
     async def apply_config(self, config: PodConfig) -> None:
-        """Store a durable copy, unless somebody else has an object of its name. Raises ClusterError."""
+        """Store a durable copy, unless somebody else has an object of its name. Raises ClusterError.
+
+        It replaces the copy that is known and no other: a write that comes late never undoes a newer one.
+        """
         body = config_map(config, self._mounted(config.pod.uid))
         name = body["metadata"]["name"]
         collection = object_path(CORE, config.pod.namespace, "configmaps")
         path = f"{collection}/{name}"
-        known = (config.pod.uid, name) in self._copies
-        answer = await (self._api.apply(path, body) if known else self._create(collection, path, config, body))
+        self._expected[config.pod.uid] = config
+        known = self._copies.get((config.pod.uid, name))
+        if known is None:
+            answer = await self._create(collection, path, config, body)
+        else:
+            answer = await self._api.apply(path, _over(body, known.version))
         if self._configs is not None:
             self._configs.shelf.put(answer)
 
@@ -103,29 +141,42 @@ class Surroundings:
         try:
             return await self._api.create(collection, body)
         except ConflictError:
-            if not is_ours(await self._api.get(path), config.pod):
+            there = await self._api.get(path)
+            if not is_ours(there, config.pod):
                 raise NotOursError(
                     f"ConfigMap {body['metadata']['name']} exists and is not owned by pod {config.pod.name}: delete it"
                 ) from None
-            return await self._api.apply(path, body)
+            return await self._api.apply(path, _over(body, there["metadata"]["resourceVersion"]))
 
     def _config_replaced(self, before: StoredConfig | None, after: StoredConfig | None) -> None:
         if before is not None:
             self._copies.pop((before.pod, before.name), None)
+            if after is None:
+                self._expected.pop(before.pod, None)
         if after is not None:
-            self._copies[after.pod, after.name] = after.config
-        self._told(before, after)
+            self._copies[after.pod, after.name] = after
+        if after is None or not self._is_echo(after):
+            self._told(before, after)
+
+    def _is_echo(self, copy: StoredConfig) -> bool:
+        """Whether it is as it was just written: no news, except of a part of a whole, which is waited for."""
+        return copy.config is not None and copy.config == self._expected.get(copy.pod) and not has_parts(copy.config)
 
     def _told(self, before: object, after: object) -> None:
         """Two equal objects are no news, and nothing and nothing is the end of the first list."""
         if before != after or before is None:
             self._changed()
 
-    async def _listed(self) -> None:
-        mirrors = [mirror for mirror in (self._pods, self._configs) if mirror is not None]
+    def mirrors(self) -> Mapping[str, Mirror[Any]]:
+        """What is watched, by its plural."""
+        both = {"pods": self._pods, "configmaps": self._configs}
+        return {what: mirror for what, mirror in both.items() if mirror is not None}
+
+    async def listed(self) -> None:
+        """Wait for the first lists of what is followed. Raises ClusterTimeoutError."""
         try:
             async with asyncio.timeout(FIRST_LIST_SECONDS):
-                for mirror in mirrors:
+                for mirror in self.mirrors().values():
                     await mirror.listed.wait()
         except TimeoutError as error:
             raise ClusterTimeoutError("the first list of the pool's pods and configs is not there yet") from error
@@ -141,6 +192,7 @@ class Surroundings:
             self._running.pop(what).cancel()
         mirror = Mirror(
             self._api,
+            self._clock,
             collection,
             parse=parse,
             replaced=replaced,
@@ -157,8 +209,14 @@ def _read_config(body: Json) -> StoredConfig | None:
         pod = PodRef(namespace=meta["namespace"], name=owner["name"], uid=owner["uid"])
         if owner["kind"] == "Pod" and is_ours(body, pod):
             config = config_from_configmap(body)
-            return StoredConfig(pod.uid, meta["name"], config if isinstance(config, PodConfig) else None)
+            read = config if isinstance(config, PodConfig) else None
+            return StoredConfig(pod.uid, meta["name"], read, meta["resourceVersion"])
     return None
+
+
+def _over(body: Json, version: str) -> Json:
+    """`body`, to be stored only where the object still is at `version`."""
+    return {**body, "metadata": {**body["metadata"], "resourceVersion": version}}
 
 
 def _selector(stored: StoredPool) -> str:
@@ -166,11 +224,6 @@ def _selector(stored: StoredPool) -> str:
     if isinstance(stored.pool, ModelPool):
         return query(stored.pool.spec.selector)
     return ",".join(f"{key}={value}" for key, value in sorted(stored.labels.items()))
-
-
-def _seen(record: PodRecord, others: Iterable[ModelPool], port: int) -> PodSeen:
-    claims = sorted(_claim(other) for other in others if selects(other.spec.selector, record.labels))
-    return replace(record.seen, other_pools=tuple(claims), admin_port=port)
 
 
 def _claim(pool: ModelPool) -> PoolClaim:

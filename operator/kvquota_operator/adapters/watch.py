@@ -19,7 +19,8 @@ from typing import Final, Generic, TypeVar
 
 from kvquota_operator.adapters.api import Api, Json
 from kvquota_operator.adapters.shelf import Shelf
-from kvquota_operator.ports import ClusterError, ThrottledError, VanishedError
+from kvquota_operator.logs import told
+from kvquota_operator.ports import Clock, ClusterError, ExpiredError, ThrottledError, VanishedError
 
 FIRST_RETRY_SECONDS: Final = 0.2
 LONGEST_RETRY_SECONDS: Final = 15.0  # how late a watch is back, at worst, after the API server is
@@ -41,11 +42,14 @@ class Mirror(Generic[T]):
     """`parse` gives what is kept of an object, or None where it is of no interest.
 
     `replaced` is called with what was and what is, also where these are equal; and with nothing after the first list.
+    `heard_at`: when the API server last said something of the collection, if only that it is still there; before that,
+    when the mirror was made. `tried_at`: when it was last asked.
     """
 
     def __init__(
         self,
         api: Api,
+        clock: Clock,
         collection: Collection,
         *,
         parse: Callable[[Json], T | None],
@@ -55,7 +59,9 @@ class Mirror(Generic[T]):
         self.collection = collection
         self.listed = asyncio.Event()
         self.shelf: Shelf[T] = Shelf(parse, replaced)
+        self.heard_at = self.tried_at = clock.monotonic()
         self._api = api
+        self._clock = clock
         self._replaced = replaced
         self._restarted = restarted
         self._version = ""
@@ -69,6 +75,7 @@ class Mirror(Generic[T]):
         """Keep the mirror until cancelled."""
         failures = 0
         while True:
+            self.tried_at = self._clock.monotonic()
             try:
                 if not self._version:
                     await self._list()
@@ -83,15 +90,22 @@ class Mirror(Generic[T]):
 
     def _note(self, error: ClusterError, failures: int) -> None:
         """A position that the server no longer knows is of no use; after any other failure the watch goes on there."""
-        if isinstance(error, VanishedError):
+        if isinstance(error, VanishedError | ExpiredError):
             self._version = ""
         self._restarted(error.reason)
-        expected = failures > 1 or isinstance(error, VanishedError)
+        expected = failures > 1 or isinstance(error, VanishedError | ExpiredError)
         level = logging.DEBUG if expected else logging.WARNING
-        log.log(level, "%s: watch broke: %s; trying again", self.collection.path, error)
+        log.log(
+            level,
+            "%s: watch broke: %s; trying again",
+            self.collection.path,
+            error,
+            extra=told("watch_broke", path=self.collection.path, reason=error.reason),
+        )
 
     async def _list(self) -> None:
         found, version = await self._api.list(self.collection.path, self.collection.selector)
+        self.heard_at = self._clock.monotonic()
         self.shelf.replace(found, version)
         self._version = version
         if not self.listed.is_set():
@@ -102,7 +116,8 @@ class Mirror(Generic[T]):
         async for event in self._api.watch(self.collection.path, self._version, self.collection.selector):
             kind, body = event.get("type"), event.get("object") or {}
             if kind not in _KNOWN_EVENTS:
-                raise VanishedError(f"the watch ended with {kind} {body.get('code')}: {body.get('message')}")
+                raise ExpiredError(f"the watch ended with {kind} {body.get('code')}: {body.get('message')}")
+            self.heard_at = self._clock.monotonic()
             self._version = body["metadata"]["resourceVersion"]
             if kind == "DELETED":
                 self.shelf.remove(body["metadata"]["uid"])

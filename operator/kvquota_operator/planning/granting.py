@@ -6,8 +6,9 @@ Invariants:
 
 1. On each pod the softs sum to at most `shed.enterPercent` of its U; where they were asked for more, all are scaled.
 2. No soft is larger than the hard beside it, and no computed hard larger than the pod's U.
-3. A percent of a PerReplica limit is of the pod's U, of a Pool limit of the U of all pods together; soft is always per
-   pod. The parts of a Pool limit sum to at most that limit.
+3. A percent of a PerReplica limit is of the pod's U, of a Pool limit of the U of all pods together, those that are
+   leaving too; soft is always per pod. The parts of a Pool limit sum to at most that limit, or to what pods hold
+   already where that is more.
 4. A Shadow tenant has no guarantee: its soft is 0 and in no sum.
 5. A share that is kept from an earlier config keeps its hard and its limits as they were. It asks for the soft that it
    is given: the config has no other once this is carried out, so dividing again finds and says the same.
@@ -19,7 +20,7 @@ It does not know who is a duplicate, why a share is kept, or what the pods use.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
@@ -30,15 +31,21 @@ from kvquota_api.pod_config import KvPlan, TenantShare
 from kvquota_operator.planning.blocks import blocks_of
 from kvquota_operator.planning.effective import EffectiveQuota
 from kvquota_operator.planning.guarantees import given_softs, guarantee_limit
+from kvquota_operator.planning.holding import NO_HOLDINGS, Holding, Holdings
+from kvquota_operator.planning.moving import Part, moved
 from kvquota_operator.planning.spreading import equal_parts, pods_served
 
 
 @dataclass(frozen=True, slots=True)
 class PodRoom:
-    """One pod to divide: `usable` is its U. `kept`: shares of an earlier config that stay."""
+    """One pod to divide: `usable` is its U. `kept`: shares of an earlier config that stay.
+
+    `holdings`: what the pod may hold already; two pods that differ in nothing else are alike.
+    """
 
     usable: Blocks
     kept: tuple[TenantShare, ...] = ()
+    holdings: Holdings = field(default=NO_HOLDINGS, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +73,7 @@ class Division:
 
 
 class _Ceiling(NamedTuple):
-    """`whole`: hard over all pods together; None where each pod has a hard of its own."""
+    """`asked`: what the pod should have in the end. `whole`: hard of all pods together; None where each has its own."""
 
     asked: Blocks
     hard: Blocks
@@ -75,13 +82,17 @@ class _Ceiling(NamedTuple):
 
 
 def grant_shares(
-    quotas: Sequence[EffectiveQuota], rooms: Sequence[PodRoom], kv: KvPlan, shed_enter_percent: int
+    quotas: Sequence[EffectiveQuota],
+    rooms: Sequence[PodRoom],
+    kv: KvPlan,
+    shed_enter_percent: int,
+    leaving: Sequence[PodRoom] = (),
 ) -> tuple[Division, ...]:
     """The division of every pod, in the order of `rooms`; remainders of Pool limits go to the first of them.
 
-    Quotas and kept shares are of different tenants.
+    Quotas and kept shares are of different tenants. `leaving`: pods that get nothing new and still hold what they have.
     """
-    ceilings = [_ceilings(quota, rooms, kv) for quota in quotas]
+    ceilings = [_ceilings(quota, rooms, leaving, kv) for quota in quotas]
     found: dict[tuple[PodRoom, tuple[_Ceiling, ...]], Division] = {}
     pods = [(room, tuple(each[place] for each in ceilings)) for place, room in enumerate(rooms)]
     for pod in pods:
@@ -90,9 +101,11 @@ def grant_shares(
     return tuple(found[pod] for pod in pods)
 
 
-def _ceilings(quota: EffectiveQuota, rooms: Sequence[PodRoom], kv: KvPlan) -> Sequence[_Ceiling]:
+def _ceilings(
+    quota: EffectiveQuota, rooms: Sequence[PodRoom], leaving: Sequence[PodRoom], kv: KvPlan
+) -> Sequence[_Ceiling]:
     if quota.scope == "Pool":
-        return _spread(quota, rooms, kv)
+        return _spread(quota, rooms, leaving, kv)
     by_size = {usable: _ceiling(quota, usable, kv) for usable in {room.usable for room in rooms}}
     return [by_size[room.usable] for room in rooms]
 
@@ -102,22 +115,60 @@ def _ceiling(quota: EffectiveQuota, usable: Blocks, kv: KvPlan) -> _Ceiling:
     return _Ceiling(asked, Blocks(min(asked, usable)), quota.max_concurrent_requests)
 
 
-def _spread(quota: EffectiveQuota, rooms: Sequence[PodRoom], kv: KvPlan) -> Sequence[_Ceiling]:
-    together = plus(*(room.usable for room in rooms))
+def _spread(
+    quota: EffectiveQuota, rooms: Sequence[PodRoom], leaving: Sequence[PodRoom], kv: KvPlan
+) -> Sequence[_Ceiling]:
+    """The ceiling on each of `rooms`: what it should have in the end, as far as the others have let go of it."""
+    together = plus(*(room.usable for room in (*rooms, *leaving)))
     total = together if quota.hard is None else blocks_of(quota.hard, together, kv)
-    served = pods_served(total, longest_request(quota.max_context_tokens, kv), len(rooms))
-    limit = quota.max_concurrent_requests
-    served = served if limit is None else min(served, limit)
-    hards = equal_parts(total, [room.usable for room in rooms[:served]])
-    sequences = equal_parts(limit or 0, [limit or 0] * served)
+    least = longest_request(quota.max_context_tokens, kv)
+    holdings = [room.holdings.of(quota.tenant) for room in (*rooms, *leaving)]
+    served = _served(quota, total, least, holdings[: len(rooms)])
+    targets = _placed(equal_parts(total, [rooms[place].usable for place in served]), served, len(holdings))
+    hards = moved(
+        [Part(target, each.blocks, each.given_blocks) for target, each in zip(targets, holdings, strict=True)],
+        total,
+        least,
+    )
+    sequences = _sequences(quota.max_concurrent_requests, served, holdings)
+    asked = _placed([_asked(total, len(served), turn) for turn in range(len(served))], served, len(rooms))
     whole = Blocks(min(total, together))
-    first = [
-        _Ceiling(_asked(total, served, place), Blocks(hard), None if limit is None else sequences[place], whole)
-        for place, hard in enumerate(hards)
+    return [
+        _part(Blocks(asked[place]), hards[place], None if sequences is None else sequences[place], whole)
+        for place in range(len(rooms))
     ]
-    # A pod without a part has hard 0, which refuses everything; 1 is the least that a config can state.
-    rest = [_Ceiling(Blocks(0), Blocks(0), None if limit is None else 1, whole)] * (len(rooms) - served)
-    return (*first, *rest)
+
+
+def _served(quota: EffectiveQuota, total: Blocks, least: Blocks, holdings: Sequence[Holding]) -> list[int]:
+    """The places of the pods that should have a part: where not all can, those that have one before the others."""
+    served = pods_served(total, least, len(holdings))
+    if quota.max_concurrent_requests is not None:
+        served = min(served, quota.max_concurrent_requests)
+    in_turn = sorted(range(len(holdings)), key=lambda place: not holdings[place].given_blocks)
+    return sorted(in_turn[:served])
+
+
+def _placed(parts: Sequence[int], places: Sequence[int], pods: int) -> list[int]:
+    """Of each pod its part; 0 where it is at none of `places`."""
+    whole = [0] * pods
+    for place, part in zip(places, parts, strict=True):
+        whole[place] = part
+    return whole
+
+
+def _sequences(limit: int | None, served: Sequence[int], holdings: Sequence[Holding]) -> Sequence[int] | None:
+    if limit is None:
+        return None
+    targets = _placed(equal_parts(limit, [limit] * len(served)), served, len(holdings))
+    parts = [Part(target, each.sequences, each.given_sequences) for target, each in zip(targets, holdings, strict=True)]
+    return moved(parts, limit, least=1)
+
+
+def _part(asked: Blocks, hard: int, sequences: int | None, whole: Blocks) -> _Ceiling:
+    """A pod without a part has hard 0, which refuses everything; 1 is the least that a config can state."""
+    if not hard or sequences == 0:
+        return _Ceiling(asked, Blocks(0), None if sequences is None else 1, whole)
+    return _Ceiling(asked, Blocks(hard), sequences, whole)
 
 
 def _asked(total: Blocks, pods: int, place: int) -> Blocks:
@@ -169,7 +220,6 @@ def _soft_asked(quota: EffectiveQuota, room: PodRoom, kv: KvPlan) -> Blocks:
 
 
 def _share(quota: EffectiveQuota, ceiling: _Ceiling, soft: Blocks) -> TenantShare:
-    limit = quota.max_concurrent_requests
     return TenantShare(
         id=quota.tenant,
         quota=quota.quota,
@@ -179,6 +229,6 @@ def _share(quota: EffectiveQuota, ceiling: _Ceiling, soft: Blocks) -> TenantShar
         max_concurrent_requests=ceiling.concurrent,
         max_context_tokens=quota.max_context_tokens,
         enforcement=quota.enforcement,
-        whole_hard_blocks=None if ceiling.whole == ceiling.hard else ceiling.whole,
-        whole_concurrent_requests=None if limit == ceiling.concurrent else limit,
+        whole_hard_blocks=ceiling.whole,
+        whole_concurrent_requests=None if ceiling.whole is None else quota.max_concurrent_requests,
     )

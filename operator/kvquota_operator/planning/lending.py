@@ -4,8 +4,8 @@ Decides from which size on a request of this tenant is refused for good although
 
 Invariants:
 
-1. A request inside soft is always given; more than the pool is never given.
-2. Over-soft work leaves free what the others may still claim, and stays below the tenant's shed threshold.
+1. A request inside soft is always given where one rank can hold it; more than one rank holds is never given.
+2. Over-soft work leaves free what the others may still claim, and stays below the tenant's shed threshold on its rank.
 
 The rule is that of the admission (what can never be), so that the status can say it before a client meets it.
 """
@@ -42,9 +42,13 @@ def shed_threshold(priority: int, pool: Priorities, ladder: Ladder) -> Fraction:
     return shed + (evict - shed) * Fraction(priority - pool.lowest, pool.highest - pool.lowest)
 
 
-def largest_request(usable: Blocks, soft: Blocks, other_softs: int, threshold: Fraction, ladder: Ladder) -> Blocks:
-    """Blocks of the largest request that an idle pool of `usable` blocks gives; `other_softs` is their sum."""
+def largest_request(
+    usable: Blocks, soft: Blocks, other_softs: int, threshold: Fraction, ladder: Ladder, *, ranks: int = 1
+) -> Blocks:
+    """Blocks of the largest request that an idle pool gives: of `usable` blocks on `ranks` equal ranks, one of which
+    runs it; `other_softs` is their sum."""
+    of_rank = usable // ranks
     reserve = percent_of(usable, Hundredths(ladder.guarantee_reserve_percent * 100))
     beside_guarantees = usable - min(other_softs, reserve)
-    below_threshold = -(-usable * threshold.numerator // threshold.denominator) - 1
-    return Blocks(max(soft, min(beside_guarantees, below_threshold)))
+    below_threshold = -(-of_rank * threshold.numerator // threshold.denominator) - 1
+    return Blocks(min(of_rank, max(soft, min(beside_guarantees, below_threshold))))

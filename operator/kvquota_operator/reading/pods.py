@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kvquota_api.meta import CONFIG_VOLUME, CONTAINER_NAME
+from kvquota_api.meta import CONFIG_VOLUME, CONTAINER_NAME, INJECT_LABEL, PLAN_ANNOTATION
 from kvquota_api.model_pool import LabelRequirement, PodSelector
 from kvquota_operator.reconcile.manifests import is_config_map_name
 from kvquota_operator.reconcile.observed import PodSeen
@@ -29,6 +29,7 @@ def read_pod(body: Mapping[str, Any]) -> PodRecord | None:
     if status.get("phase") in _FINISHED:
         return None
     containers = [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]
+    labels = meta.get("labels") or {}
     seen = PodSeen(
         namespace=meta["namespace"],
         name=meta["name"],
@@ -38,8 +39,10 @@ def read_pod(body: Mapping[str, Any]) -> PodRecord | None:
         deleting="deletionTimestamp" in meta,
         governed=any(container["name"] == CONTAINER_NAME for container in containers),
         config_map=_mounted_config(spec),
+        asks=labels.get(INJECT_LABEL) == "true",
+        plan=(meta.get("annotations") or {}).get(PLAN_ANNOTATION) or None,
     )
-    return PodRecord(seen, meta.get("labels") or {})
+    return PodRecord(seen, labels)
 
 
 def _mounted_config(spec: Mapping[str, Any]) -> str | None:

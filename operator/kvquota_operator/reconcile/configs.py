@@ -4,8 +4,10 @@ Decides the config of each governed pod, and its generation. Pure.
 
 Invariants:
 
-1. A config that means the same as the durable copy has the generation of that copy: nothing is written again.
-2. A generation is never lower than any that was seen of the same pod, in the durable copy or in force.
+1. A config that means the same as the durable copy has the generation of that copy: nothing is written again. What a
+   copy remembers of earlier ones is no difference in meaning.
+2. A generation is never lower than any that was seen of the same pod, in the durable copy, in force or on its way, and
+   no two contents have the same one.
 3. A pod that is awaited keeps its durable copy: what its engine came up with is not known yet.
 
 It does not know how a config gets to its pod.
@@ -13,48 +15,75 @@ It does not know how a config gets to its pod.
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
 
 import msgspec
 
 from kvquota_api.pod_config import PodConfig, PodRef, sealed
 from kvquota_api.usage import InForce
 from kvquota_operator.planning.granting import Division
+from kvquota_operator.reconcile.holdings import earlier_shares, holdings_of, is_in_doubt
 from kvquota_operator.reconcile.pods import LivePod
 
-_NOTHING: Final = InForce()
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """The durable copy of one pod, and the one that is being written; None where there is none."""
+
+    stored: PodConfig | None = None
+    attempt: PodConfig | None = None
 
 
-def config_for(live: LivePod, division: Division, template: PodConfig, durable: PodConfig | None) -> PodConfig:
+def config_for(live: LivePod, division: Division, template: PodConfig, copy: Copy) -> PodConfig:
     """The sealed config of one pod; `template` has what all pods of the pool have in common."""
-    if live.awaited and durable is not None and durable.pool == template.pool:
-        return durable
+    ours = Copy(_of(template, copy.stored), _of(template, copy.attempt))
+    if live.awaited and ours.stored is not None:
+        return ours.stored
     anonymous = template.anonymous_tenant if template.anonymous_tenant in division.grants else ""
     pod = PodRef(namespace=live.pod.namespace, name=live.pod.name, uid=live.pod.uid)
     config = msgspec.structs.replace(template, pod=pod, tenants=division.shares, anonymous_tenant=anonymous)
-    config = _sealed(config, durable)
-    return msgspec.structs.replace(config, generation=_generation(config.digest, live, durable))
+    config = _sealed(config, live, division, ours)
+    return msgspec.structs.replace(config, generation=_generation(config.digest, live, copy))
 
 
-def _sealed(config: PodConfig, durable: PodConfig | None) -> PodConfig:
-    """`config` with its digest: that of the durable copy where that says the same, which is known faster."""
-    if durable is not None:
-        same = msgspec.structs.replace(config, generation=durable.generation, digest=durable.digest)
-        if same == durable:
-            return same
-    return sealed(config)
+def has_parts(config: PodConfig) -> bool:
+    """Whether a share of it is a part of what a tenant has on all pods together."""
+    return any(share.whole_hard_blocks is not None for share in config.tenants)
 
 
-def _generation(digest: str, live: LivePod, durable: PodConfig | None) -> int:
-    in_force = _NOTHING if live.report is None else live.report.in_force
-    stored = 0 if durable is None else durable.generation
+def _of(template: PodConfig, config: PodConfig | None) -> PodConfig | None:
+    return config if config is not None and config.pool == template.pool else None
+
+
+def _sealed(config: PodConfig, live: LivePod, division: Division, copy: Copy) -> PodConfig:
+    """`config` with what it takes back and its digest: those of a copy that means the same, which is known faster."""
+    if not is_in_doubt(live, copy.stored, copy.attempt):
+        for known in (copy.attempt, copy.stored):
+            if known is not None and _means_the_same(config, known):
+                return known
+    elif (plain := sealed(config)).digest == live.in_force.config_digest:
+        return plain
+    holdings = holdings_of(live, copy.stored, copy.attempt, division.usable)
+    return sealed(msgspec.structs.replace(config, earlier=earlier_shares(holdings, config.tenants)))
+
+
+def _means_the_same(config: PodConfig, known: PodConfig) -> bool:
+    same = msgspec.structs.replace(config, generation=known.generation, digest=known.digest, earlier=known.earlier)
+    return same == known
+
+
+def _generation(digest: str, live: LivePod, copy: Copy) -> int:
+    in_force = live.in_force
+    copies = [config for config in (copy.stored, copy.attempt) if config is not None]
+    stored = max((config.generation for config in copies), default=0)
     newest = max(stored, in_force.generation)
-    if durable is not None and durable.digest == digest and (stored > in_force.generation or _same(in_force, durable)):
-        return stored
-    if in_force.config_digest == digest and in_force.generation == newest > stored:
+    ahead = stored > in_force.generation
+    if any(each.digest == digest and each.generation == newest and (ahead or _same(in_force, each)) for each in copies):
+        return newest
+    if in_force.config_digest == digest and in_force.generation > stored:
         return newest
     return newest + 1
 
 
-def _same(in_force: InForce, durable: PodConfig) -> bool:
-    return in_force.generation == durable.generation and in_force.config_digest == durable.digest
+def _same(in_force: InForce, config: PodConfig) -> bool:
+    return in_force.generation == config.generation and in_force.config_digest == config.digest

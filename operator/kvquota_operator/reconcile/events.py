@@ -16,22 +16,36 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvquota_api.conditions import (
+    DEGRADED,
+    GUARANTEE_KEPT,
     PARTITION_APPLIED,
     PLAN_VALID,
     PODS_GOVERNED,
+    QUOTA_REVIEWED,
     QUOTA_WITHIN_CAPACITY,
     READY,
+    TRAFFIC_GOVERNED,
     USAGE_OBSERVED,
     Condition,
+    ConditionStatus,
 )
 from kvquota_operator.reconcile.observed import Kind
 from kvquota_operator.reconcile.plan import EventWanted
 from kvquota_operator.reconcile.verdicts import Verdict
 
-# UsageObserved of a quota is not told: one silent pod would tell it for every tenant.
+# UsageObserved and Degraded of a quota are not told: one silent pod, one full pool would tell them for every tenant.
 TOLD: Final[Mapping[Kind, tuple[str, ...]]] = {
-    "ModelPool": (PLAN_VALID, PARTITION_APPLIED, PODS_GOVERNED, USAGE_OBSERVED),
-    "TenantQuota": (READY, QUOTA_WITHIN_CAPACITY),
+    "ModelPool": (
+        PLAN_VALID,
+        PARTITION_APPLIED,
+        PODS_GOVERNED,
+        TRAFFIC_GOVERNED,
+        USAGE_OBSERVED,
+        GUARANTEE_KEPT,
+        QUOTA_REVIEWED,
+        DEGRADED,
+    ),
+    "TenantQuota": (READY, QUOTA_WITHIN_CAPACITY, GUARANTEE_KEPT),
 }
 
 
@@ -54,9 +68,13 @@ def events_of(
 def _told(subject: Subject, verdicts: Mapping[str, Verdict], stored: Mapping[str, Condition]) -> Iterable[EventWanted]:
     for kind in TOLD[subject.kind]:
         verdict, before = verdicts[kind], stored.get(kind)
-        if verdict.status == "False" and (
-            before is None or (before.status, before.reason) != ("False", verdict.reason)
-        ):
+        bad, good = _poles(kind)
+        if verdict.status == bad and (before is None or (before.status, before.reason) != (bad, verdict.reason)):
             yield EventWanted(subject.kind, subject.name, subject.uid, "Warning", verdict.reason, verdict.message)
-        if verdict.status == "True" and before is not None and before.status == "False":
+        if verdict.status == good and before is not None and before.status == bad:
             yield EventWanted(subject.kind, subject.name, subject.uid, "Normal", verdict.reason, verdict.message)
+
+
+def _poles(kind: str) -> tuple[ConditionStatus, ConditionStatus]:
+    """The status of a condition that is a reason to act, and the one that is none."""
+    return ("True", "False") if kind == DEGRADED else ("False", "True")

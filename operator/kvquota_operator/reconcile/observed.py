@@ -44,6 +44,8 @@ class PodSeen:
 
     `governed`: it has a container or an init container named "kvquota". `deleting`: it has a deletion timestamp.
     `config_map`: the name of the ConfigMap that it mounts as its config, None where it mounts none that may be ours.
+    `asks`: it carries the label that asks for the sidecar. `plan`: the hash of the plan that its engine was started
+    with, None where nobody said.
     """
 
     namespace: str
@@ -56,6 +58,8 @@ class PodSeen:
     other_pools: tuple[PoolClaim, ...] = ()
     admin_port: int = ADMIN_PORT
     config_map: str | None = None
+    asks: bool = False
+    plan: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +136,8 @@ class Observed:
     `keys`: by (name of the Secret, key in it). `configs`: the durable copies and `reports`, both by pod uid.
     `jwks`: the set of keys that spec.sidecar.identity.jwt.keysRef names, None where it names none.
     `model_config`: the content of spec.model.config.configMapRef, None where it is not used or not there.
-    `sync_seconds`: the period of the channel, for what counts as stale.
+    `attempts`: by pod uid, a durable copy whose writing has not ended yet, or ended without a word of whether it is
+    stored. `sync_seconds`: the period of the channel, for what counts as stale.
     """
 
     key: PoolKey
@@ -147,4 +152,5 @@ class Observed:
     secret: SecretSeen | None = None
     jwks: KeyFound | KeyProblem | None = None
     model_config: Mapping[str, Any] | None = None
+    attempts: Mapping[str, PodConfig] = field(default_factory=dict)
     sync_seconds: float = 3.0

@@ -4,7 +4,8 @@ Decides which pods a pool governs, which of them report, and how many blocks eac
 
 Invariants:
 
-1. A pod counts when it carries the sidecar, is not being deleted, and no older pool selects it too.
+1. A pod counts when it carries the sidecar, is not being deleted, and no older pool selects it too. One that is being
+   deleted gets nothing new, and still holds what it has until its object is gone.
 2. A report counts for as long as it is fresh; an old one still says how large the engine came up.
 3. Nothing is concluded from the silence of a pod that the channel did not try yet. Such a pod that ran before is
    awaited: what its engine came up with will be known in a moment.
@@ -18,14 +19,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvquota_api.amounts import Blocks
+from kvquota_api.model_pool import ModelPool
 from kvquota_api.pod_config import KvPlan
-from kvquota_api.usage import UsageReport
+from kvquota_api.usage import InForce, UsageReport
 from kvquota_operator.planning.blocks import usable_blocks
-from kvquota_operator.reconcile.observed import InvalidSeen, Observed, PodSeen, PoolClaim, ReportSeen
+from kvquota_operator.reconcile.observed import InvalidSeen, Observed, PodSeen, PoolClaim, PoolKey, ReportSeen
 
 STALE_PERIODS: Final = 3  # of the channel: two may fail before anybody is told
 STALE_SECONDS: Final = 10.0  # at least, so that a fast channel does not call a busy pod stale
 _NEVER: Final = ReportSeen()
+_NO_CONFIG: Final = InForce()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,11 @@ class LivePod:
     awaited: bool
     error: str | None
 
+    @property
+    def in_force(self) -> InForce:
+        """What the pod enforces, by its last report."""
+        return _NO_CONFIG if self.report is None else self.report.in_force
+
     def usable(self, kv: KvPlan) -> Blocks:
         """U of this pod's engine: by its last report, until then as planned."""
         return usable_blocks(kv, None if self.report is None else self.report.engine.blocks)
@@ -50,11 +58,15 @@ class LivePod:
 
 @dataclass(frozen=True, slots=True)
 class PodsSeen:
-    """`live` by name; `ungoverned`: selected and without the sidecar; `disputed`: selected by several pools."""
+    """`live` by name; `ungoverned`: selected and without the sidecar; `disputed`: selected by several pools.
+
+    `leaving`: governed, and being deleted.
+    """
 
     live: tuple[LivePod, ...]
     ungoverned: tuple[PodSeen, ...]
     disputed: tuple[PodSeen, ...]
+    leaving: tuple[LivePod, ...] = ()
 
     @property
     def fresh(self) -> tuple[UsageReport, ...]:
@@ -70,20 +82,21 @@ class PodsSeen:
 
 def pods_seen(observed: Observed, now: float) -> PodsSeen:
     """The pods of the pool, sorted out; `now` on the clock of the reports."""
-    present = sorted((pod for pod in observed.pods if not pod.deleting), key=lambda pod: (pod.name, pod.uid))
-    claim = pool_claim(observed)
-    ours = [pod for pod in present if all(claim < other for other in pod.other_pools)]
+    in_order = sorted(observed.pods, key=lambda pod: (pod.name, pod.uid))
+    claim = pool_claim(observed.key, observed.pool)
+    ours = [pod for pod in in_order if all(claim < other for other in pod.other_pools)]
     return PodsSeen(
-        live=tuple(_live(pod, observed, now) for pod in ours if pod.governed),
-        ungoverned=tuple(pod for pod in ours if not pod.governed),
-        disputed=tuple(pod for pod in present if pod.other_pools),
+        live=tuple(_live(pod, observed, now) for pod in ours if pod.governed and not pod.deleting),
+        ungoverned=tuple(pod for pod in ours if not pod.governed and not pod.deleting),
+        disputed=tuple(pod for pod in in_order if pod.other_pools and not pod.deleting),
+        leaving=tuple(_live(pod, observed, now) for pod in ours if pod.governed and pod.deleting),
     )
 
 
-def pool_claim(observed: Observed) -> PoolClaim:
-    """This pool's own claim on a pod; a pool whose age is not known counts as the oldest."""
-    created = None if isinstance(observed.pool, InvalidSeen) else observed.pool.metadata.creation_timestamp
-    return PoolClaim(created.strftime("%Y-%m-%dT%H:%M:%SZ") if created else "", observed.key.name)
+def pool_claim(key: PoolKey, pool: ModelPool | InvalidSeen) -> PoolClaim:
+    """A pool's own claim on a pod; a pool whose age is not known counts as the oldest."""
+    created = None if isinstance(pool, InvalidSeen) else pool.metadata.creation_timestamp
+    return PoolClaim(created.strftime("%Y-%m-%dT%H:%M:%SZ") if created else "", key.name)
 
 
 def _live(pod: PodSeen, observed: Observed, now: float) -> LivePod:

@@ -1,7 +1,7 @@
 """The conditions of a ModelPool.
 
-Decides PlanValid, PartitionApplied, PodsGoverned, UsageObserved, GuaranteeKept and Degraded, each by a chain of rules.
-Pure.
+Decides PlanValid, PartitionApplied, PodsGoverned, UsageObserved, GuaranteeKept and Degraded, each by a chain of rules,
+and asks for TrafficGoverned and QuotaReviewed. Pure.
 
 Invariants:
 
@@ -22,17 +22,22 @@ from kvquota_api.conditions import (
     PARTITION_APPLIED,
     PLAN_VALID,
     PODS_GOVERNED,
+    QUOTA_REVIEWED,
+    TRAFFIC_GOVERNED,
     USAGE_OBSERVED,
 )
 from kvquota_api.memory.errors import UnknownArchitectureError
 from kvquota_api.memory.plan import PoolPlan
+from kvquota_api.meta import INJECT_LABEL
 from kvquota_api.model_pool import ModelPool
 from kvquota_api.pod_config import KvPlan, PodConfig
-from kvquota_api.usage import Rejected, UsageReport
+from kvquota_api.usage import Rejected, Rung, UsageReport
 from kvquota_operator.reconcile.basis import Basis
+from kvquota_operator.reconcile.engines import engine_silence, traffic_governed
 from kvquota_operator.reconcile.observed import InvalidSeen, KeyProblem, PodSeen
 from kvquota_operator.reconcile.plan import SecretWanted
 from kvquota_operator.reconcile.pods import LivePod, PodsSeen
+from kvquota_operator.reconcile.reviewing import Change, reviewed
 from kvquota_operator.reconcile.silence import silence
 from kvquota_operator.reconcile.usage import PoolSums, TenantSums
 from kvquota_operator.reconcile.verdicts import Verdict, decide, listed
@@ -40,12 +45,19 @@ from kvquota_operator.reconcile.verdicts import Verdict, decide, listed
 HOW_TO_GOVERN: Final = "docs/how-to/put-a-pod-under-quota.md"  # the four changes of a pod template
 MARGIN_PERCENT: Final = range(5, 11)  # of the card: less is used up by what nobody plans, more is wasted
 
+ON_RUNG: Final[Mapping[Rung, str]] = {
+    "Shed": "new work beyond soft is refused, lowest priority first",
+    "Evict": "work beyond soft is refused, and ended where a request inside soft waits for its memory",
+    "Truncate": "long requests of tenants that allow it get less than they asked for",
+    "Fallback": "requests of tenants that allow it are answered by the pool's fallback",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class PoolFacts:
     """All that the conditions of a pool depend on. `configs`: what each pod should have in force, by uid.
 
-    `identity_problems`: what is wrong with what the pool says of its clients.
+    `identity_problems`: what is wrong with what the pool says of its clients. `changes`: quotas that wait for a review.
     """
 
     pool: ModelPool | InvalidSeen
@@ -56,6 +68,11 @@ class PoolFacts:
     tenants: Mapping[str, TenantSums]
     sums: PoolSums | None
     identity_problems: tuple[KeyProblem, ...] = ()
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.pool.name if isinstance(self.pool, InvalidSeen) else self.pool.metadata.name
 
 
 def pool_verdicts(facts: PoolFacts) -> dict[str, Verdict]:
@@ -64,8 +81,10 @@ def pool_verdicts(facts: PoolFacts) -> dict[str, Verdict]:
         PLAN_VALID: decide(_PLAN, facts, _planned(facts.basis)),
         PARTITION_APPLIED: decide(_PARTITION, facts, _APPLIED),
         PODS_GOVERNED: decide(_GOVERNED, facts, _ALL_GOVERNED),
+        TRAFFIC_GOVERNED: traffic_governed(facts.pods),
         USAGE_OBSERVED: decide(_OBSERVED, facts, _REPORTED),
         GUARANTEE_KEPT: decide(_KEPT, facts, _GUARANTEED),
+        QUOTA_REVIEWED: reviewed(facts.name, facts.basis.plan, facts.changes),
         DEGRADED: decide(_DEGRADED, facts, _NORMAL),
     }
 
@@ -149,6 +168,22 @@ def _measured(pods: PodsSeen) -> list[tuple[LivePod, UsageReport, int]]:
     ]
 
 
+def _earlier_plan(facts: PoolFacts) -> Verdict | None:
+    plan, kv = facts.basis.plan, facts.basis.kv
+    for live, report, blocks in _measured(facts.pods):
+        if plan is None or kv is None or live.pod.plan in (None, plan.plan_hash):
+            continue
+        if blocks != kv.cap_blocks or report.engine.block_tokens not in (None, kv.block_tokens):
+            return Verdict(
+                "False",
+                "EarlierPlan",
+                f"the engine of pod {live.pod.name} was started by an earlier plan and came up with {blocks:,} blocks,"
+                f" planned are {_size(kv)}; quotas hold on the smaller. Roll the pods out again (kubectl rollout"
+                " restart), so that they are started by the plan in force",
+            )
+    return None
+
+
 def _block_size_differs(facts: PoolFacts) -> Verdict | None:
     kv = facts.basis.kv
     for live, report, _ in _measured(facts.pods):
@@ -225,14 +260,22 @@ def _selector_conflict(facts: PoolFacts) -> Verdict | None:
 
 
 def _not_injected(facts: PoolFacts) -> Verdict | None:
-    if not facts.pods.ungoverned:
+    bare = facts.pods.ungoverned
+    if not bare:
         return None
-    return Verdict(
-        "False",
-        "NotInjected",
-        f"{_subject(facts.pods.ungoverned, 'carries', 'carry')} no sidecar and no quota holds there: add the sidecar"
-        f" container named kvquota to the pod template, see {HOW_TO_GOVERN}",
-    )
+    asking = [pod for pod in bare if pod.asks]
+    if len(asking) == len(bare):
+        todo = (
+            f"the label {INJECT_LABEL} asks for it, and came after the pod, or the pool did: delete what has it, so"
+            " that it is made again"
+        )
+    else:
+        todo = (
+            f'set the label {INJECT_LABEL}: "true" in the pod template, or add the container named kvquota by hand, see'
+            f" {HOW_TO_GOVERN}"
+        )
+    message = f"{_subject(bare, 'carries', 'carry')} no sidecar and no quota holds there: {todo}"
+    return Verdict("False", "NotInjected", message)
 
 
 def _subject(pods: Sequence[PodSeen], one: str, several: str) -> str:
@@ -248,6 +291,10 @@ def _no_pods(facts: PoolFacts) -> Verdict | None:
 
 def _silent(facts: PoolFacts) -> Verdict | None:
     return silence(facts.pods)
+
+
+def _engine_silent(facts: PoolFacts) -> Verdict | None:
+    return engine_silence(facts.pods)
 
 
 def _no_numbers(facts: PoolFacts) -> Verdict | None:
@@ -272,13 +319,18 @@ def _on_the_ladder(facts: PoolFacts) -> Verdict | None:
     rung = None if facts.sums is None else facts.sums.rung
     if rung is None or rung == "Normal":
         return None
-    return Verdict("True", rung, f"the pool is short of KV memory and on the rung {rung} of its ladder")
+    return Verdict(
+        "True",
+        rung,
+        f"the pool is short of KV memory and on the rung {rung} of its ladder: {ON_RUNG[rung]}. If that lasts, add"
+        " replicas, raise spec.memory.kvPool, or lower what tenants may borrow (hard)",
+    )
 
 
 _PLAN: Final = (_plan_problem, _margin, _anonymous)
-_PARTITION: Final = (_not_measured, _block_size_differs, _size_differs)
+_PARTITION: Final = (_not_measured, _earlier_plan, _block_size_differs, _size_differs)
 _GOVERNED: Final = (_config_rejected, _identity, _selector_conflict, _not_injected, _no_pods)
-_OBSERVED: Final = (_silent,)
+_OBSERVED: Final = (_silent, _engine_silent)
 _KEPT: Final = (_no_numbers, _missed)
 _DEGRADED: Final = (_no_numbers, _on_the_ladder)
 

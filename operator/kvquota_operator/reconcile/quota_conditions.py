@@ -22,6 +22,7 @@ from kvquota_operator.planning.lending import Priorities, largest_request, shed_
 from kvquota_operator.reconcile.amounts import in_words
 from kvquota_operator.reconcile.observed import KeyProblem
 from kvquota_operator.reconcile.pods import PodsSeen
+from kvquota_operator.reconcile.reviewing import NO_REVIEW, Review
 from kvquota_operator.reconcile.silence import silence
 from kvquota_operator.reconcile.standing import Standing
 from kvquota_operator.reconcile.usage import TenantSums
@@ -67,6 +68,7 @@ class QuotaFacts:
     pods: PodsSeen
     sums: TenantSums | None
     header_unread: bool = False
+    review: Review = NO_REVIEW
 
 
 def quota_verdicts(facts: QuotaFacts) -> dict[str, Verdict]:
@@ -153,10 +155,12 @@ def _fitting_soft(grant: Grant) -> int:
 
 
 def _soft_above_hard(facts: ShareFacts) -> Verdict | None:
-    above = [each.grant for each in facts.granted if each.grant.soft_asked > each.grant.share.hard_blocks]
+    """A part of a whole that has not come yet is no ceiling: others have not let go of it."""
+    ceilings = [(each.grant.soft_asked, min(each.grant.hard_asked, each.division.usable)) for each in facts.granted]
+    above = [(soft, hard) for soft, hard in ceilings if soft > hard]
     if not above:
         return None
-    soft, hard = (in_words(blocks, facts.kv) for blocks in (above[0].soft_asked, above[0].share.hard_blocks))
+    soft, hard = (in_words(blocks, facts.kv) for blocks in above[0])
     return Verdict(
         "False",
         "SoftAboveHard",
@@ -182,8 +186,8 @@ def _hard_above_lending(facts: ShareFacts) -> Verdict | None:
     pod, grant = smallest.division, smallest.grant
     threshold = shed_threshold(grant.share.priority, facts.priorities, facts.template.ladder)
     soft = Blocks(grant.share.soft_blocks)
-    lent = largest_request(pod.usable, soft, pod.softs_given - soft, threshold, facts.template.ladder)
-    lent = min(lent, Blocks(pod.usable // facts.kv.ranks))  # a request lives on one rank
+    others = pod.softs_given - soft
+    lent = largest_request(pod.usable, soft, others, threshold, facts.template.ladder, ranks=facts.kv.ranks)
     if lent >= min(longest_request(grant.share.max_context_tokens, facts.kv), grant.share.hard_blocks):
         return None
     return Verdict(

@@ -13,7 +13,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -22,17 +22,18 @@ from kvquota_api.pod_config import PodConfig
 from kvquota_operator.planning.granting import Division
 from kvquota_operator.planning.lending import Priorities
 from kvquota_operator.reconcile.basis import Basis, basis_of, own_configs
-from kvquota_operator.reconcile.configs import config_for
+from kvquota_operator.reconcile.configs import Copy, config_for
 from kvquota_operator.reconcile.credentials import Credentials, credentials_of
-from kvquota_operator.reconcile.dividing import divide
+from kvquota_operator.reconcile.dividing import Copies, divide
 from kvquota_operator.reconcile.events import Subject, events_of
 from kvquota_operator.reconcile.observed import InvalidSeen, Observed
 from kvquota_operator.reconcile.plan import EventWanted, Plan
-from kvquota_operator.reconcile.pods import PodsSeen, pods_seen
+from kvquota_operator.reconcile.pods import LivePod, PodsSeen, pods_seen
 from kvquota_operator.reconcile.pool_conditions import PoolFacts, pool_verdicts
 from kvquota_operator.reconcile.quota_conditions import Granted, QuotaFacts, ShareFacts, quota_verdicts
+from kvquota_operator.reconcile.reviewing import Change, review_of
 from kvquota_operator.reconcile.standing import Standing, standings
-from kvquota_operator.reconcile.statuses import pool_status, quota_status
+from kvquota_operator.reconcile.statuses import given_of, pool_status, quota_status
 from kvquota_operator.reconcile.usage import TenantSums, pool_sums, tenant_sums
 from kvquota_operator.reconcile.verdicts import stored_conditions
 
@@ -69,9 +70,10 @@ def reconcile(observed: Observed, now: float, wall: datetime) -> Plan:
     decided = _decide(observed, now)
     if any(live.awaited for live in decided.pods.live):
         return _as_stored(observed, decided)
-    pool = _pool(observed, decided, wall)
     kinds = _kinds(decided)
-    quotas = {standing.name: _quota(observed, decided, standing, kinds, wall) for standing in decided.standings}
+    facts = [_quota_facts(observed, decided, standing, kinds) for standing in decided.standings]
+    pool = _pool(observed, decided, _changes(facts), wall)
+    quotas = {each.standing.name: _quota(each, wall) for each in facts}
     return Plan(
         configs=decided.configs,
         secret=decided.credentials.secret,
@@ -87,7 +89,7 @@ def _decide(observed: Observed, now: float) -> _Decided:
     durable = own_configs(observed)
     found = standings(observed, durable)
     template = basis.template
-    divisions = () if template is None else divide(pods.live, found, template, durable)
+    divisions = () if template is None else divide(pods, found, template, Copies(durable, observed.attempts))
     configs = () if template is None else _configs(observed, pods, divisions, template)
     tenants = {} if template is None else tenant_sums(pods.fresh, template.kv)
     return _Decided(pods, basis, found, credentials_of(observed, found), divisions, configs, tenants)
@@ -98,9 +100,13 @@ def _configs(
 ) -> tuple[PodConfig, ...]:
     """`divisions` of the live pods in their order, or the one of a planned pod where there is none."""
     return tuple(
-        config_for(live, division, template, observed.configs.get(live.pod.uid))
+        config_for(live, division, template, _copy(observed, live))
         for live, division in zip(pods.live, divisions, strict=False)
     )
+
+
+def _copy(observed: Observed, live: LivePod) -> Copy:
+    return Copy(observed.configs.get(live.pod.uid), observed.attempts.get(live.pod.uid))
 
 
 def _as_stored(observed: Observed, decided: _Decided) -> Plan:
@@ -108,7 +114,14 @@ def _as_stored(observed: Observed, decided: _Decided) -> Plan:
     return Plan(decided.configs, decided.credentials.secret, dict(observed.pool_status), stored, ())
 
 
-def _pool(observed: Observed, decided: _Decided, wall: datetime) -> _Outcome:
+def _changes(quotas: Iterable[QuotaFacts]) -> Iterator[Change]:
+    for facts in quotas:
+        if facts.review.before is not None:
+            given = given_of(facts)
+            yield Change(facts.standing.name, facts.review.before, given.soft, given.hard)
+
+
+def _pool(observed: Observed, decided: _Decided, changes: Iterable[Change], wall: datetime) -> _Outcome:
     pool, kv = observed.pool, decided.basis.kv
     facts = PoolFacts(
         pool=pool,
@@ -119,6 +132,7 @@ def _pool(observed: Observed, decided: _Decided, wall: datetime) -> _Outcome:
         tenants=decided.tenants,
         sums=None if kv is None else pool_sums(decided.pods.fresh, decided.tenants, kv),
         identity_problems=decided.credentials.pool_problems,
+        changes=tuple(changes),
     )
     verdicts, stored = pool_verdicts(facts), stored_conditions(observed.pool_status)
     uid = pool.uid if isinstance(pool, InvalidSeen) else pool.metadata.uid
@@ -140,8 +154,9 @@ def _share(observed: Observed, decided: _Decided, standing: Standing, kinds: _Ki
     return ShareFacts(observed.key.name, template, kinds.priorities, granted)
 
 
-def _quota(observed: Observed, decided: _Decided, standing: Standing, kinds: _Kinds, wall: datetime) -> _Outcome:
-    facts = QuotaFacts(
+def _quota_facts(observed: Observed, decided: _Decided, standing: Standing, kinds: _Kinds) -> QuotaFacts:
+    plan = decided.basis.plan
+    return QuotaFacts(
         pool=observed.key.name,
         standing=standing,
         key_problems=decided.credentials.problems.get(standing.name, ()),
@@ -150,7 +165,16 @@ def _quota(observed: Observed, decided: _Decided, standing: Standing, kinds: _Ki
         share=_share(observed, decided, standing, kinds),
         pods=decided.pods,
         sums=None if standing.tenant is None else decided.tenants.get(standing.tenant),
+        review=review_of(standing, None if plan is None else plan.plan_hash, _annotations(observed)),
     )
+
+
+def _annotations(observed: Observed) -> Mapping[str, str]:
+    return {} if isinstance(observed.pool, InvalidSeen) else observed.pool.metadata.annotations
+
+
+def _quota(facts: QuotaFacts, wall: datetime) -> _Outcome:
+    standing = facts.standing
     verdicts, stored = quota_verdicts(facts), stored_conditions(standing.status)
     events = events_of(Subject("TenantQuota", standing.name, standing.uid), verdicts, stored)
     return _Outcome(quota_status(facts, verdicts, stored, wall), events)

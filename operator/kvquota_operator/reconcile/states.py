@@ -8,7 +8,7 @@ Decides the STATE column from the conditions and the sums: the first line of the
 | NoPods | no governed pod runs |
 | Unobserved | no pod reports on the tenant |
 | Shadow | the quota is counted and not enforced |
-| Refusing | requests were refused in the last ten minutes |
+| Refusing | requests were refused for want of quota or room in the last ten minutes |
 | Degraded | requests were ended or answered with less in the last ten minutes |
 | OverSoft | the tenant holds more than its guarantee |
 | Ready | otherwise |
@@ -16,7 +16,7 @@ Decides the STATE column from the conditions and the sums: the first line of the
 | word of a ModelPool | holds when |
 |---|---|
 | NotReady | no plan is in force |
-| Faulty | PlanValid, PartitionApplied or PodsGoverned is False |
+| Faulty | PlanValid, PartitionApplied, PodsGoverned or TrafficGoverned is False, or an engine is down |
 | NoPods | no governed pod runs |
 | Unobserved | no pod reports |
 | Shadow | nothing is enforced |
@@ -29,12 +29,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kvquota_api.conditions import PARTITION_APPLIED, PLAN_VALID, PODS_GOVERNED, READY
+from kvquota_api.conditions import (
+    PARTITION_APPLIED,
+    PLAN_VALID,
+    PODS_GOVERNED,
+    READY,
+    TRAFFIC_GOVERNED,
+    USAGE_OBSERVED,
+)
+from kvquota_operator.reconcile.engines import ENGINE_DOWN
 from kvquota_operator.reconcile.pool_conditions import PoolFacts
 from kvquota_operator.reconcile.quota_conditions import QuotaFacts, is_shadow
+from kvquota_operator.reconcile.usage import OWN_HARD
 from kvquota_operator.reconcile.verdicts import Verdict
 
-_FAULTS: Final = (PLAN_VALID, PARTITION_APPLIED, PODS_GOVERNED)
+# What clients are told for want of quota or room; all else is wrong with the request, its sender or the engine.
+QUOTA_CODES: Final = frozenset(
+    {OWN_HARD, "tenant_concurrency_exceeded", "kv_pool_contended", "kv_pool_exhausted", "request_exceeds_kv_quota"}
+)
+TOO_LONG: Final = "context_length_exceeded"  # by the quota's limit or by the model's: it does not say which
+_FAULTS: Final = (PLAN_VALID, PARTITION_APPLIED, PODS_GOVERNED, TRAFFIC_GOVERNED)
 
 
 def quota_state(facts: QuotaFacts, verdicts: Mapping[str, Verdict]) -> str:
@@ -48,11 +62,18 @@ def quota_state(facts: QuotaFacts, verdicts: Mapping[str, Verdict]) -> str:
         return "Unobserved"
     table = (
         ("Shadow", is_shadow(facts)),
-        ("Refusing", sums.recent.rejected_total > 0),
+        ("Refusing", _refuses(facts, sums.recent.rejected)),
         ("Degraded", sums.recent.evicted > 0 or bool(sums.recent.degraded)),
         ("OverSoft", sums.over_soft > 0),
     )
     return next((word for word, holds in table if holds), "Ready")
+
+
+def _refuses(facts: QuotaFacts, rejected: Mapping[str, int]) -> bool:
+    """Whether the quota or the pool was the reason of a refusal; of one for its length, where the quota limits that."""
+    granted = () if facts.share is None else facts.share.granted
+    limited = any(each.grant.share.max_context_tokens is not None for each in granted)
+    return not QUOTA_CODES.isdisjoint(rejected) or (limited and TOO_LONG in rejected)
 
 
 def pool_state(facts: PoolFacts, verdicts: Mapping[str, Verdict]) -> str:
@@ -60,7 +81,7 @@ def pool_state(facts: PoolFacts, verdicts: Mapping[str, Verdict]) -> str:
     template = facts.basis.template
     if template is None:
         return "NotReady"
-    if any(verdicts[kind].status == "False" for kind in _FAULTS):
+    if any(verdicts[kind].status == "False" for kind in _FAULTS) or verdicts[USAGE_OBSERVED].reason == ENGINE_DOWN:
         return "Faulty"
     if not facts.pods.live:
         return "NoPods"

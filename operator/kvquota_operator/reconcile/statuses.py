@@ -22,9 +22,11 @@ from kvquota_api.memory.plan import PoolPlan
 from kvquota_api.model_pool import ModelPool
 from kvquota_api.pod_config import KvPlan
 from kvquota_api.pool_status import Advice, CapacityLine, MemoryParts, ModelPoolStatus, PodCounts, PoolKv, PoolMemory
+from kvquota_api.quota import KvAmount
 from kvquota_api.resource import StatusModel
 from kvquota_api.tenant_quota import TenantQuota, TenantQuotaStatus
 from kvquota_operator.reconcile.amounts import amount, counted, memory_quantity
+from kvquota_operator.reconcile.engines import engine_advice, prefix_hit_rate_percent
 from kvquota_operator.reconcile.observed import InvalidSeen
 from kvquota_operator.reconcile.pods import PodsSeen
 from kvquota_operator.reconcile.pool_conditions import PoolFacts
@@ -42,11 +44,19 @@ class _Seen:
     sums: TenantSums
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Soft and hard as they are in force; None without a share."""
+
+    soft: KvAmount | None = None
+    hard: KvAmount | None = None
+
+
 def quota_status(
     facts: QuotaFacts, verdicts: Mapping[str, Verdict], stored: Mapping[str, Condition], wall: datetime
 ) -> dict[str, Any]:
     """The whole status of one quota, as it is written; `stored`: its conditions so far, `wall` in UTC."""
-    standing = facts.standing
+    standing, review, given = facts.standing, facts.review, given_of(facts)
     kv = None if facts.template is None else facts.template.kv
     granted = () if facts.share is None else facts.share.granted
     seen = None if kv is None or facts.sums is None else _Seen(kv, facts.sums)
@@ -56,27 +66,38 @@ def quota_status(
             conditions=conditions_of(verdicts, stored, standing.generation, wall),
             state=quota_state(facts, verdicts),
             priority=next((each.grant.share.priority for each in granted), None),
-            soft=None if kv is None else amount(_soft(granted), kv),
-            hard=None if kv is None else amount(_hard(granted, facts.standing.quota), kv),
+            soft=given.soft,
+            hard=given.hard,
+            plan_hash=review.plan_hash,
+            reviewed=review.before,
             reserved=None if seen is None else amount(seen.sums.reserved, seen.kv),
             used=None if seen is None else amount(seen.sums.used, seen.kv),
             over_soft=None if seen is None else amount(seen.sums.over_soft, seen.kv),
             in_flight=None if seen is None else counted(seen.sums.in_flight),
             recent=None if seen is None else seen.sums.recent,
+            prefix_hit_rate_percent=None if seen is None else seen.sums.prefix_hit_rate_percent,
             last_refusal=None if seen is None else seen.sums.last_refusal,
         )
     )
 
 
-def _soft(granted: Sequence[Granted]) -> int | None:
+def given_of(facts: QuotaFacts) -> Given:
+    """What the quota is given."""
+    if facts.share is None:
+        return Given()
+    granted, kv = facts.share.granted, facts.share.kv
+    return Given(amount(_soft(granted), kv), amount(_hard(granted, facts.standing.quota), kv))
+
+
+def _soft(granted: Sequence[Granted]) -> int:
     served = [each.grant.share.soft_blocks for each in granted if each.grant.share.hard_blocks]
-    return min(served, default=0) if granted else None
+    return min(served, default=0)
 
 
-def _hard(granted: Sequence[Granted], quota: TenantQuota | None) -> int | None:
-    if quota is not None and quota.spec.scope == "Pool" and granted:
+def _hard(granted: Sequence[Granted], quota: TenantQuota | None) -> int:
+    if quota is not None and quota.spec.scope == "Pool":
         return sum(each.grant.share.hard_blocks * each.pods for each in granted)
-    return min((each.grant.share.hard_blocks for each in granted), default=None)
+    return min(each.grant.share.hard_blocks for each in granted)
 
 
 def pool_status(
@@ -95,10 +116,11 @@ def pool_status(
             kv=None if facts.basis.kv is None or sums is None else _kv(facts.basis.kv, plan, sums),
             pressure_percent=None if sums is None else sums.pressure_percent,
             rung=None if sums is None else sums.rung,
+            prefix_hit_rate_percent=prefix_hit_rate_percent(facts.pods.fresh),
             recent=None if sums is None else sums.recent,
             capacity=() if plan is None else _capacity(plan, facts.pool),
             pods=_pods(facts.pods),
-            advice=() if plan is None else _advice(plan),
+            advice=(*engine_advice(facts.pods), *(() if plan is None else _advice(plan))),
         )
     )
 

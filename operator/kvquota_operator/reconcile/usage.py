@@ -39,7 +39,10 @@ LATEST_TIME: Final = 253_402_300_799.0  # Unix seconds of the last second of the
 
 @dataclass(frozen=True, slots=True)
 class TenantSums:
-    """One tenant over all pods that report it; `guarantee_missed` in the last ten minutes, as `recent`."""
+    """One tenant over all pods that report it; `guarantee_missed` in the last ten minutes, as `recent`.
+
+    `prefix_hit_rate_percent`: of the prompts of the last ten minutes; None where no engine said what it found.
+    """
 
     reserved: Blocks
     used: Blocks
@@ -48,6 +51,7 @@ class TenantSums:
     guarantee_missed: int
     recent: RecentCounts
     last_refusal: LastRefusal | None
+    prefix_hit_rate_percent: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +139,13 @@ def _tenant(claims: Sequence[_Claim]) -> TenantSums:
         guarantee_missed=sum(each.usage.recent.guarantee_missed for each in claims),
         recent=recent_counts([each.usage.recent for each in claims]),
         last_refusal=_newest(each.usage.last_refusal for each in claims),
+        prefix_hit_rate_percent=_hit_rate([each.usage.recent for each in claims]),
     )
+
+
+def _hit_rate(counts: Sequence[Counts]) -> int | None:
+    asked = sum(each.prompt_tokens for each in counts)
+    return sum(min(each.cached_tokens, each.prompt_tokens) for each in counts) * 100 // asked if asked else None
 
 
 def _newest(refusals: Iterable[Refusal | None]) -> LastRefusal | None:

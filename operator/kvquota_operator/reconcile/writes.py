@@ -4,7 +4,8 @@ Decides whether a wanted status differs from the stored one by more than noise, 
 
 Invariants:
 
-1. A condition that turns, or another generation that is spoken of, is written at once.
+1. A condition that turns, or another generation that is spoken of, is written at once; but of one object only one such
+   write in WRITE_SECONDS comes before its turn, so that a condition that flickers is no storm.
 2. Everything else waits until WRITE_SECONDS after the last write of the same object.
 3. A gauge within its dead band is no difference. What differs is always measured against what is stored, so that a
    gauge never drifts further than its band from what people see.
@@ -16,6 +17,8 @@ It does not know how a status is written, nor by whom the stored one was.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import inf
 from typing import Any, Final
 
 WRITE_SECONDS: Final = 5.0  # between two writes of one object: a person reads no faster, 100 objects cost 20 writes/s
@@ -30,17 +33,29 @@ _ABSENT: Final = object()
 Path = tuple[str, ...]
 
 
-def due(stored: Mapping[str, Any], wanted: Mapping[str, Any], last_written_at: float | None, now: float) -> bool:
-    """Whether `wanted` is to be written over `stored` now.
+@dataclass(frozen=True, slots=True)
+class Written:
+    """When the status of one object was last written, and last written before its turn, in seconds on one clock."""
 
-    `last_written_at`: when this object's status was last written, in seconds on the clock of `now`; None: not since the
-    start.
-    """
+    at: float = -inf
+    early_at: float = -inf
+
+    def again(self, now: float) -> Written:
+        """As it is after a write at `now`."""
+        return Written(now, now if now - self.at < WRITE_SECONDS else self.early_at)
+
+
+NEVER: Final = Written()  # since the start
+
+
+def due(
+    stored: Mapping[str, Any], wanted: Mapping[str, Any], written: Written, now: float, seconds: float = WRITE_SECONDS
+) -> bool:
+    """Whether `wanted` is to be written over `stored` now. `seconds`: between two writes in turn."""
     if not differs(stored, wanted):
         return False
-    if last_written_at is None or _answers(stored) != _answers(wanted):
-        return True
-    return now - last_written_at >= WRITE_SECONDS
+    turned = _answers(stored) != _answers(wanted)
+    return now - written.early_at >= WRITE_SECONDS if turned else now - written.at >= seconds
 
 
 def _answers(status: Mapping[str, Any]) -> tuple[object, ...]:

@@ -1,0 +1,106 @@
+"""What every pod may hold of the tenants: by its durable copy, by its report, and by what nobody knows.
+
+Decides how much of a limit over all pods one pod must be taken to hold. Pure.
+
+Invariants:
+
+1. A share counts from before its config is stored until the pod reports that a config with less is in force, and that
+   it would find that one after a restart: a mounted copy is refreshed a minute later than the channel brings it.
+2. What was taken back is remembered in the durable copy itself (`PodConfig.earlier`), so an operator that starts knows
+   as much as the one before it.
+3. What the tenant's work holds counts too, where that is more: what a lowered share leaves running is not free.
+4. A pod that has a config which is neither the durable copy nor older may hold all that it has of any tenant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from kvquota_api.amounts import Blocks
+from kvquota_api.pod_config import MAX_TENANTS, EarlierShare, PodConfig, TenantShare
+from kvquota_api.usage import InForce
+from kvquota_operator.planning.holding import NOTHING, UNLIMITED, Holding, Holdings
+from kvquota_operator.reconcile.pods import LivePod
+
+_FOUND: Final = "File"  # where a config comes from that a pod would find again after a restart
+
+
+def holdings_of(live: LivePod, durable: PodConfig | None, attempt: PodConfig | None, usable: Blocks) -> Holdings:
+    """What a pod of `usable` blocks may hold. `durable`: its copy, None where it has none of this pool.
+
+    `attempt`: the copy that is being written.
+    """
+    known: dict[str, Holding] = {}
+    for tenant, holding in _all(live, durable, attempt, usable):
+        known[tenant] = holding.or_more(known.get(tenant, NOTHING))
+    anything = Holding(usable, UNLIMITED, usable, UNLIMITED)
+    return Holdings(known, anything if is_in_doubt(live, durable, attempt) else NOTHING)
+
+
+def _all(
+    live: LivePod, durable: PodConfig | None, attempt: PodConfig | None, usable: Blocks
+) -> Iterator[tuple[str, Holding]]:
+    if attempt is not None:
+        yield from ((share.id, _no_more(holding_by(share))) for share in attempt.tenants)
+    if durable is not None:
+        yield from ((share.id, holding_by(share)) for share in durable.tenants)
+    if durable is not None and not _is_confirmed(live, durable):
+        yield from ((share.id, _earlier(share)) for share in durable.earlier)
+    for usage in () if live.report is None else live.report.tenants:
+        yield usage.id, Holding(Blocks(min(usage.reserved, usable)), min(usage.in_flight, UNLIMITED))
+
+
+def holding_by(share: TenantShare) -> Holding:
+    """The most that this share allows; a hard of 0 refuses everything."""
+    if not share.hard_blocks:
+        return NOTHING
+    blocks = Blocks(share.hard_blocks)
+    sequences = UNLIMITED if share.max_concurrent_requests is None else share.max_concurrent_requests
+    return Holding(blocks, sequences, blocks, sequences)
+
+
+def _no_more(holding: Holding) -> Holding:
+    """The same of a config that is not stored for certain."""
+    return Holding(holding.blocks, holding.sequences)
+
+
+def _earlier(share: EarlierShare) -> Holding:
+    limit = share.max_concurrent_requests
+    return Holding(Blocks(share.hard_blocks), UNLIMITED if limit is None else limit)
+
+
+def is_in_doubt(live: LivePod, durable: PodConfig | None, attempt: PodConfig | None) -> bool:
+    """Whether the pod enforces something that no copy tells: its copy was deleted, or put back."""
+    in_force = live.in_force
+    if not in_force.generation or any(_is_same(in_force, config) for config in (durable, attempt)):
+        return False
+    return durable is None or in_force.generation >= durable.generation
+
+
+def _is_same(in_force: InForce, config: PodConfig | None) -> bool:
+    return config is not None and in_force.config_digest == config.digest
+
+
+def _is_confirmed(live: LivePod, durable: PodConfig) -> bool:
+    in_force = live.in_force
+    newest = _is_same(in_force, durable) and in_force.generation >= durable.generation
+    return newest and (in_force.source == _FOUND or live.pod.config_map is None)
+
+
+def earlier_shares(holdings: Holdings, shares: Iterable[TenantShare]) -> tuple[EarlierShare, ...]:
+    """What a new config with these shares takes back, as far as the pod may still hold it; the largest first."""
+    given = {share.id: share for share in shares}
+    found = []
+    for tenant in sorted({*holdings.known, *given}):
+        share = given.get(tenant)
+        divided = share is not None and share.whole_hard_blocks is not None
+        holding = holdings.of(tenant) if divided else holdings.known.get(tenant, NOTHING)
+        if not holding.within(NOTHING if share is None else holding_by(share)):
+            found.append(_remembered(tenant, holding))
+    return tuple(sorted(found, key=lambda each: -each.hard_blocks)[:MAX_TENANTS])
+
+
+def _remembered(tenant: str, holding: Holding) -> EarlierShare:
+    limit = None if holding.sequences >= UNLIMITED else holding.sequences
+    return EarlierShare(id=tenant, hard_blocks=holding.blocks, max_concurrent_requests=limit)

@@ -1,0 +1,73 @@
+"""The controller over fakes, in virtual time: a test tells a story beside it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import virtual_time
+from kvquota_operator.controller import ControllerSettings, PoolController
+from operator_fakes import FakeChannel, FakeCluster, FakePod, Journal, Script, pod
+
+SETTINGS = ControllerSettings(sync_seconds=2.0, debounce_seconds=0.05, patience_seconds=0.5)
+
+
+@dataclass
+class World:
+    """A controller over fakes, running in virtual time."""
+
+    journal: Journal = field(default_factory=Journal)
+    script: Script = field(default_factory=Script)
+    counted: list[str] = field(default_factory=list)
+    running: "asyncio.Task[None] | None" = None
+
+    def __post_init__(self) -> None:
+        self.cluster = FakeCluster(self.journal)
+        self.channel = FakeChannel(self.journal)
+        self.controller = PoolController(
+            self.cluster,
+            self.channel,
+            virtual_time.LoopClock(),
+            SETTINGS,
+            telemetry=self,
+            decide=self.script,
+            jitter=lambda: 0.5,
+        )
+
+    def with_pods(self, *names: str) -> "World":
+        for number, name in enumerate(names):
+            self.cluster.pods += (pod(name, ip=f"10.0.0.{number + 1}"),)
+            self.channel.pods[name] = FakePod()
+            self.script.caps[name] = 100
+        return self
+
+    def passed(self, seconds: float) -> None:
+        self.counted.append("pass")
+
+    def done(self, kind: str) -> None:
+        self.counted.append(f"done {kind}")
+
+    def failed(self, kind: str, reason: str) -> None:
+        self.counted.append(f"failed {kind} {reason}")
+
+
+def play(world: World, story: Callable[[World], Awaitable[None]]) -> None:
+    """Run `story` beside the controller; a bug of either comes out as it was raised."""
+
+    async def scene() -> None:
+        running = world.running = asyncio.create_task(world.controller.run())
+        telling = asyncio.ensure_future(story(world))
+        await asyncio.wait([running, telling], return_when=asyncio.FIRST_COMPLETED)
+        for task in (running, telling):
+            task.cancel()
+        ended = await asyncio.gather(running, telling, return_exceptions=True)
+        for error in ended:
+            if isinstance(error, BaseException) and not isinstance(error, asyncio.CancelledError):
+                raise error
+
+    virtual_time.run(scene())
+
+
+async def settled(world: World, seconds: float = 0.3) -> list[str]:
+    """What happened until now and in the next moment; shorter than the period between two passes."""
+    await asyncio.sleep(seconds)
+    return world.journal.taken()

@@ -1,0 +1,138 @@
+"""A proxy in front of an API server that answers some requests itself, loses answers, and lets watches fall silent.
+
+Plain HTTP on this side, so that a client reaches it with the same token and no certificate.
+"""
+
+import asyncio
+import json
+import ssl
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Literal
+
+import aiohttp
+from aiohttp import web
+
+from kvquota_operator.adapters.api import resource_of
+from testcluster.apiserver import ApiServer
+from testcluster.processes import free_port
+
+Fault = int | Literal["cut", "answer lost"]
+"""A status that is answered, a connection that breaks at once, or one that breaks when the server has done it."""
+
+_HOP_BY_HOP = frozenset({"host", "connection", "transfer-encoding", "content-length", "content-encoding"})
+
+
+class FaultProxy:
+    """`armed` faults hit the next requests of every kind (method, or WATCH, and resource). `met` counts who was hit."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self.met: Counter[tuple[str, str]] = Counter()
+        self.watches = 0
+        self._server = server
+        self._fault: Fault = 503
+        self._left: Counter[tuple[str, str]] = Counter()
+        self._each = 0
+        self._silent = asyncio.Event()
+
+    def arm(self, fault: Fault, each: int) -> None:
+        """The next `each` requests of every kind meet `fault`."""
+        self._fault, self._each = fault, each
+        self._left.clear()
+        self.met.clear()
+
+    def silence(self) -> None:
+        """The watches that are open stay open, and nothing comes of them any more; new ones are well."""
+        self._silent.set()
+        self._silent = asyncio.Event()
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[str]:
+        """Its address."""
+        context = ssl.create_default_context(cafile=str(self._server.ca))
+        connector = aiohttp.TCPConnector(ssl=context, limit=0)
+        async with aiohttp.ClientSession(connector=connector, auto_decompress=False) as session:
+            application = web.Application(client_max_size=2**24)
+
+            async def handler(request: web.Request) -> web.StreamResponse:
+                return await self._handle(request, session)
+
+            application.router.add_route("*", "/{path:.*}", handler)
+            runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
+            await runner.setup()
+            port = free_port()
+            await web.TCPSite(runner, "127.0.0.1", port).start()
+            try:
+                yield f"http://127.0.0.1:{port}"
+            finally:
+                await runner.cleanup()
+
+    async def _handle(self, request: web.Request, session: aiohttp.ClientSession) -> web.StreamResponse:
+        watch = request.query.get("watch") in ("true", "1")
+        kind = ("WATCH" if watch else request.method, resource_of(request.path))
+        fault = self._meets(kind)
+        if isinstance(fault, int):
+            return _refusal(fault)
+        if fault == "cut":
+            return _cut(request)
+        headers = {name: each for name, each in request.headers.items() if name.lower() not in _HOP_BY_HOP}
+        url = self._server.url + request.raw_path
+        timeout = aiohttp.ClientTimeout(total=None)
+        async with session.request(
+            request.method, url, headers=headers, data=await request.read() or None, timeout=timeout
+        ) as answer:
+            if fault == "answer lost":
+                await answer.read()
+                return _cut(request)
+            return await self._pass_on(request, answer, watch=watch)
+
+    def _meets(self, kind: tuple[str, str]) -> Fault | None:
+        if self._left[kind] >= self._each:
+            return None
+        self._left[kind] += 1
+        self.met[kind] += 1
+        return self._fault
+
+    async def _pass_on(
+        self, request: web.Request, answer: aiohttp.ClientResponse, *, watch: bool
+    ) -> web.StreamResponse:
+        passed = {name: each for name, each in answer.headers.items() if name.lower() not in _HOP_BY_HOP}
+        response = web.StreamResponse(status=answer.status, headers=passed)
+        await response.prepare(request)
+        if watch:
+            return await self._watched(answer, response)
+        async for chunk in answer.content.iter_any():
+            await response.write(chunk)
+        return response
+
+    async def _watched(self, answer: aiohttp.ClientResponse, response: web.StreamResponse) -> web.StreamResponse:
+        silent = self._silent
+        self.watches += 1
+        async for chunk in answer.content.iter_any():
+            if silent.is_set():
+                await asyncio.Event().wait()
+            await response.write(chunk)
+        return response
+
+
+def _cut(request: web.Request) -> web.Response:
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+def _refusal(status: int) -> web.Response:
+    body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": status, "message": "injected"}
+    headers = {"Retry-After": "1"} if status == 429 else {}
+    return web.Response(status=status, text=json.dumps(body), content_type="application/json", headers=headers)
+
+
+def proxied(kubeconfig: Path, url: str, folder: Path) -> Path:
+    """The kubeconfig with the proxy's address in place of the API server's."""
+    document = json.loads(kubeconfig.read_text())
+    document["clusters"] = [{"name": "test", "cluster": {"server": url}}]
+    path = folder / "kubeconfig-proxied"
+    path.write_text(json.dumps(document))
+    return path
