@@ -39,16 +39,19 @@ async def sampled(sampler: MetricsSampler) -> EngineSample:
 async def test_an_idle_engine_says_all_that_there_is_and_holds_nothing(engine_client: EngineClient) -> None:
     async with sampler_of(engine_client.engine) as sampler:
         sample = await sampled(sampler)
-    assert sample.started_at is not None
-    assert sample.preemptions is not None
+    counted = (sample.preemptions, sample.finished, sample.prompt_tokens, sample.cached_tokens)
+    assert None not in (sample.started_at, *counted)
     assert sample == EngineSample(
         blocks=Blocks(512),
         block_tokens=Tokens(32),
         used_blocks=Blocks(0),
         running=0,
         waiting=0,
-        preemptions=sample.preemptions,
         started_at=sample.started_at,
+        preemptions=sample.preemptions,
+        finished=sample.finished,
+        prompt_tokens=sample.prompt_tokens,
+        cached_tokens=sample.cached_tokens,
     )
 
 

@@ -162,6 +162,7 @@ def test_the_error_is_of_the_last_prompts() -> None:
     assert ratios.error() == EstimateError(0, 0, WINDOW_OF_ALL)
 
 
+@pytest.mark.interpreted  # a bound that is lowered: compiled, it is part of the code
 def test_the_tenant_that_was_silent_longest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ratio_module, "MAX_KNOWN", 2)
     ratios = Ratios()

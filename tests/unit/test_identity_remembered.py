@@ -118,6 +118,7 @@ def test_a_head_that_names_nobody_is_looked_at_again_in_a_second():
     assert [identify(stranger, anonymous, at) for at in now] == [BATCH] * 3
 
 
+@pytest.mark.interpreted  # a compiled object has no weak references
 def test_what_is_noted_of_a_head_holds_no_directory_and_no_credential():
     request = bearer(KEY)
     gone = directory()

@@ -111,6 +111,7 @@ def test_totals_of_a_tenant_that_left_and_came_back_go_on() -> None:
     assert books.tenant_usage(0.0, 0.0)[0].total.admitted == 1
 
 
+@pytest.mark.interpreted  # a bound that is lowered: compiled, it is part of the code
 def test_tenants_that_left_are_forgotten_beyond_a_bound_but_never_while_they_run_something(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
