@@ -19,7 +19,7 @@ from kvquota_operator.adapters.probes import (
     Health,
     probes,
 )
-from kvquota_operator.ports import NotLeadingError, VanishedError
+from kvquota_operator.ports import NotLeadingError, NotServedError
 from kvquota_operator.settings import Address
 from operator_fakes import moved, pod
 from testcluster.processes import free_port
@@ -103,12 +103,12 @@ async def test_every_request_is_counted_with_what_became_of_it() -> None:
         await api.list(PODS)
         await api.merge("/apis/kvquota.dev/v1alpha1/namespaces/a/modelpools/b/status", {})
     async with server([], status=404) as bad, ApiClient(Configuration(host=f"http://127.0.0.1:{bad}")) as client:
-        with pytest.raises(VanishedError):
+        with pytest.raises(NotServedError):
             await Api(client, counted=lambda *each: counted.append(each)).get(f"{PODS}/b")
     assert counted == [
         ("GET", "pods", "Done"),
         ("PATCH", "modelpools/status", "Done"),
-        ("GET", "pods", "Vanished"),
+        ("GET", "pods", "NotServed"),
     ]
 
 

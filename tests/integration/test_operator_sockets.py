@@ -336,6 +336,7 @@ def status(code: int, message: str = "no") -> bytes:
         pytest.param(
             answering(418, b"[]"), UnreachableError, id="a code that nobody knows, and JSON that is no object"
         ),
+        pytest.param(answering(200, b"<html>"), UnreachableError, id="a yes of somebody else, no JSON"),
         pytest.param(hanging_up, UnreachableError, id="a connection that breaks"),
     ],
 )
@@ -376,7 +377,7 @@ async def test_writes_say_who_writes_and_how() -> None:
 
     async def handler(request: web.Request) -> web.Response:
         seen.append((request.method, request.content_type, dict(request.query), json.loads(await request.read())))
-        return web.json_response({})
+        return web.json_response({"kind": "X"})
 
     async with api_at(handler) as api:
         await api.create("/x", {"a": None})

@@ -81,6 +81,10 @@ def test_which_command_lines_lose_what_is_appended(words: list[str], lost: bool)
     assert is_shell_string(words) is lost
 
 
+def test_a_word_as_long_as_a_pod_is_read_once() -> None:
+    assert not is_shell_string(["sh", "-" + "c" * 1_000_000 + "!", "vllm serve"])
+
+
 @pytest.mark.parametrize(
     ("words", "value"),
     [

@@ -114,6 +114,11 @@ def test_claims_of_counts_end_where_a_status_ends():
     assert (len(found.rejected), set(found.rejected.values())) == (64, {2**53})
 
 
+def test_a_code_that_is_none_of_ours_does_not_fill_the_status():
+    found = recent_counts([Counts(rejected={"a" * 64: 1, "b" * 65: 2})])
+    assert (found.rejected, found.rejected_total) == ({"a" * 64: 1}, 1)
+
+
 def test_the_pool_is_summed_over_the_pods():
     first = make.report(
         make.tenant_usage("search", recent=Counts(admitted=1)),

@@ -12,6 +12,9 @@ from typing import Any, cast
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
 
 from kvquota_operator.adapters.api import Api
 from kvquota_operator.adapters.authority import Authority, Lifetimes, is_due, next_authority, read_authority, sign
@@ -49,6 +52,14 @@ def test_a_successor_has_those_behind_it_that_are_still_good() -> None:
     assert bundles[1] == [third.newest, second.newest]
 
 
+def of_another_kind() -> tuple[bytes, bytes]:
+    """An authority with an RSA key, as a person makes one."""
+    key, name = rsa.generate_private_key(65_537, 2048), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "own")])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, NOW, NOW + timedelta(days=1))
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), key.private_bytes(*form)
+
+
 @pytest.mark.parametrize(
     ("bundle", "key"),
     [
@@ -56,6 +67,7 @@ def test_a_successor_has_those_behind_it_that_are_still_good() -> None:
         pytest.param(b"no certificate", first().key, id="no certificate"),
         pytest.param(first().bundle, b"no key", id="no key"),
         pytest.param(first().bundle, first().key, id="the key of another"),
+        pytest.param(*of_another_kind(), id="a key of a kind that this program does not make"),
     ],
 )
 def test_what_cannot_be_used_counts_as_not_there(bundle: bytes, key: bytes) -> None:

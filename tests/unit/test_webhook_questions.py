@@ -11,6 +11,7 @@ import pytest
 from aiohttp import ClientSession, TCPConnector
 
 from injection_builders import IMAGE, engine_of, pod, pool
+from kvquota_operator.adapters import webhook as webhook_module
 from kvquota_operator.adapters.api import Api
 from kvquota_operator.adapters.authority import Lifetimes, next_authority, sign
 from kvquota_operator.adapters.certificates import load
@@ -180,6 +181,13 @@ async def test_a_question_is_answered(url: str) -> None:
 @pytest.mark.parametrize("body", [b"{", b"[]", b"\xff"], ids=["cut", "a list", "no text"])
 async def test_what_is_no_question_is_said(url: str, body: bytes) -> None:
     assert (await asked(url, body))[0] == 400
+
+
+async def test_what_is_not_decided_in_time_is_said(url: str, api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook_module, "DECIDING_SECONDS", 0.1)
+    monkeypatch.setattr(api, "list", lambda *_: asyncio.sleep(60))
+    status, text = await asked(url, question(pod()))
+    assert (status, text) == (503, "the pod could not be decided on in time: try again in a moment\n")
 
 
 async def test_an_api_server_that_does_not_answer_refuses_for_the_moment(

@@ -121,6 +121,8 @@ class Api:
                 self._counted("WATCH", resource_of(path), DONE)
                 async for line in _lines(response.content):
                     yield decode(line)
+        except msgspec.DecodeError as error:
+            raise UnreachableError(f"what answers {path} is no API server: {error}") from error
         except (TimeoutError, aiohttp.ClientError) as error:
             raise _broken(path, error) from error
 
@@ -154,6 +156,8 @@ class Api:
                 content = await _body(response)
                 if response.status >= 300:
                     raise _refusal(response, content)
+                if not content:
+                    raise UnreachableError(f"what answers {path} is no API server: its answer is no JSON object")
                 return content
         except (TimeoutError, aiohttp.ClientError) as error:
             raise _broken(path, error) from error

@@ -55,13 +55,14 @@ class Signed:
 
 
 def read_authority(bundle: bytes, key: bytes) -> Authority | None:
-    """What is stored; None where it is nothing, or its key is not that of its newest certificate."""
+    """What is stored; None where it is nothing, of another kind, or its key not that of its newest certificate."""
     try:
         newest = x509.load_pem_x509_certificates(bundle)[0]
         loaded = serialization.load_pem_private_key(key, password=None)
     except (ValueError, TypeError):
         return None
-    return Authority(bundle, key) if loaded.public_key() == newest.public_key() else None
+    is_ours = isinstance(loaded, ec.EllipticCurvePrivateKey) and loaded.public_key() == newest.public_key()
+    return Authority(bundle, key) if is_ours else None
 
 
 def is_due(certificate: x509.Certificate, now: datetime) -> bool:

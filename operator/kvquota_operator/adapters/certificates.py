@@ -88,7 +88,8 @@ class OwnCertificates:
 
     async def _look(self, context: ssl.SSLContext) -> None:
         authority = await self._authority()
-        if await self._tell(authority) and self._shown is not None:
+        told = await self._tell(authority)
+        if self._shown is not None and (told or self._shown[0] != authority):  # another replica may just have told it
             await asyncio.sleep(SPREAD_SECONDS)
         now = self._clock.now()
         if self._shown is None or self._shown[0] != authority or is_due(self._shown[1], now):

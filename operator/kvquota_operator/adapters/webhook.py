@@ -40,7 +40,9 @@ from kvquota_operator.settings import Address
 from kvquota_operator.webhook_settings import WebhookSettings
 
 PATH: Final = "/inject"
-MAX_BODY_BYTES: Final = 8 * 2**20  # a pod is at most 1.5 MiB in etcd, and is in a review once
+MAX_BODY_BYTES: Final = 4 * 2**20  # an API server takes 3 MiB, and a pod is in a review once
+REVIEWS_AT_ONCE: Final = 8  # a body takes up to 25 times its bytes while it is decided on
+DECIDING_SECONDS: Final = 4.0  # from the first byte to the answer: the API server waits for 5
 READ_SECONDS: Final = 2.0  # for one read: there are three at most, and the API server waits 5 s for the answer
 CLOSING_SECONDS: Final = 3.0  # for answers under way when the operator ends
 
@@ -105,6 +107,7 @@ class Webhook:
         self._certificates = certificates
         self._listen = listen
         self.ready = asyncio.Event()
+        self._at_once = asyncio.Semaphore(REVIEWS_AT_ONCE)
 
     async def run(self) -> None:
         """Serve until cancelled. Raises ListenError."""
@@ -128,8 +131,17 @@ class Webhook:
 
     async def _review(self, request: web.Request) -> web.Response:
         try:
-            review = read_review(msgspec.json.decode(await request.read()))
-        except (ReviewError, msgspec.DecodeError) as error:
+            async with asyncio.timeout(DECIDING_SECONDS):
+                body = await request.read()
+                async with self._at_once:
+                    return await self._answer(body)
+        except TimeoutError:
+            return web.Response(status=503, text="the pod could not be decided on in time: try again in a moment\n")
+
+    async def _answer(self, body: bytes) -> web.Response:
+        try:
+            review = read_review(msgspec.json.decode(body))
+        except (ReviewError, msgspec.DecodeError, RecursionError) as error:
             return web.Response(status=400, text=f"{error}\n")
         try:
             outcome = await self._injector.decide(review)

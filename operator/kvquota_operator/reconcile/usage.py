@@ -27,6 +27,7 @@ from kvquota_api.usage import Counts, PoolUsage, Refusal, Rung, TenantUsage, Usa
 from kvquota_operator.planning.blocks import usable_blocks
 from kvquota_operator.reconcile.amounts import counted
 
+LONGEST_CODE: Final = 64  # characters; one that is longer is none of ours, and would fill the status
 MAX_CODES: Final = 64  # of one table of counts: the bound of the status; there are fewer codes than that
 OWN_HARD: Final = "tenant_kv_quota_exceeded"  # what clients are told whose tenant has reached its hard
 MAX_CODE: Final = 64  # characters of a refusal's code: the bound of the status
@@ -127,7 +128,8 @@ def _codes(tables: Iterable[Mapping[str, int]]) -> dict[str, int]:
     together: Counter[str] = Counter()
     for table in filter(None, tables):
         together.update(table)
-    return {code: counted(together[code]) for code in sorted(together)[:MAX_CODES] if together[code]}
+    known = sorted(code for code, count in together.items() if count and len(code) <= LONGEST_CODE)
+    return {code: counted(together[code]) for code in known[:MAX_CODES]}
 
 
 def _tenant(claims: Sequence[_Claim]) -> TenantSums:
