@@ -55,7 +55,7 @@ def compile_into(folder: Path) -> None:
     except ImportError as error:
         sys.exit(f"{error}: install requirements/native.lock, and build without isolation")
     shutil.rmtree(folder, ignore_errors=True)
-    work = folder.with_name(f"{folder.name}-work")  # kept: what has not changed is not compiled again
+    work = folder.with_name(f"{folder.name}-work")  # kept: the types are not worked out again
     options = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(work / "types")]
     os.chdir(ROOT)  # the paths of what is compiled, and so those in tracebacks, are relative to it
     extensions = mypycify(

@@ -7,6 +7,7 @@ Invariants:
 1. The request always names the digests that should be in force; it carries a document only when that document changed.
 2. A document that is refused is named in `rejected`, and the last good one stays in force.
 3. None is "nobody measured it", never 0. Counters only grow within one `epoch` and start at 0 in a new one.
+4. Whatever is read has a bound: of a list, of a table, of its keys, of every text and of every whole number.
 """
 
 from __future__ import annotations
@@ -15,15 +16,22 @@ from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 
-from kvquota_api.pod_config import DocumentError, Name, Natural
+from kvquota_api.pod_config import MAX_TENANTS, DocumentError, Name, Natural
 
 SYNC_VERSION: Final = 1
 SYNC_PATH: Final = "/v1/sync"
 RECENT_SECONDS: Final = 600  # the window of `recent`: ten minutes, as the columns of `kubectl get tq` say
+MAX_ACCOUNTS: Final = 2 * MAX_TENANTS  # of one sidecar: its config's, and as many of earlier ones, for their totals
+MAX_CODES: Final = 64  # of one table of counts; there are fewer codes and rungs than that
+LONGEST_WORD: Final = 64  # characters of a code, a rung or a reason: all of ours are shorter
 
 Source = Literal["None", "File", "Channel"]
 EngineState = Literal["Unknown", "Ready", "Down"]
 Rung = Literal["Normal", "Shed", "Evict", "Truncate", "Fallback"]
+Word = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_WORD)]
+DigestInForce = Annotated[str, msgspec.Meta(max_length=64)]  # of SHA-256 in hexadecimal; "" where there is none
+Sentence = Annotated[str, msgspec.Meta(max_length=1024)]
+Table = Annotated[dict[Word, Natural], msgspec.Meta(max_length=MAX_CODES)]
 
 
 class _Message(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -37,16 +45,16 @@ class SyncRequest(_Message, frozen=True, kw_only=True, omit_defaults=True):
     """`config` and `identity` are documents of `kvquota_api.pod_config`, read apart: a bad one refuses only itself."""
 
     version: Literal[1] = SYNC_VERSION
-    config_digest: str
-    identity_digest: str
+    config_digest: DigestInForce
+    identity_digest: DigestInForce
     config: msgspec.Raw = _ABSENT
     identity: msgspec.Raw = _ABSENT
 
 
 class InForce(_Message, frozen=True, kw_only=True):
     generation: Natural = 0
-    config_digest: str = ""
-    identity_digest: str = ""
+    config_digest: DigestInForce = ""
+    identity_digest: DigestInForce = ""
     source: Source = "None"
 
 
@@ -54,8 +62,8 @@ class Rejected(_Message, frozen=True, kw_only=True):
     """A document that was refused: `reason` is one PascalCase word, `message` a sentence."""
 
     generation: Natural
-    reason: str
-    message: Annotated[str, msgspec.Meta(max_length=1024)]
+    reason: Word
+    message: Sentence
 
 
 class EngineRecent(_Message, frozen=True, kw_only=True):
@@ -72,7 +80,8 @@ class EngineRecent(_Message, frozen=True, kw_only=True):
 
 
 class EngineUsage(_Message, frozen=True, kw_only=True):
-    """What the engine says of itself. `blocks` with the null block; all of it `age_seconds` before the report.
+    """What the engine says of itself. `blocks` with the null block; all of it `age_seconds` before the report
+    (where it was not seen yet: since the sidecar has looked for it).
 
     `aborts_lost`: it goes on with requests whose connections are closed; None: it does not say what it runs.
     """
@@ -97,7 +106,7 @@ class PoolUsage(_Message, frozen=True, kw_only=True):
     """
 
     usable: Natural
-    free: int
+    free: Annotated[int, msgspec.Meta(ge=-(2**63 - 1), le=2**63 - 1)]
     reserved: Natural
     used: Natural
     unattributed: Natural
@@ -112,8 +121,8 @@ class PoolUsage(_Message, frozen=True, kw_only=True):
 class Refusal(_Message, frozen=True, kw_only=True):
     """The last refusal of a tenant: `code` as the client saw it, `at` in Unix seconds."""
 
-    code: Name
-    message: Annotated[str, msgspec.Meta(max_length=1024)]
+    code: Word
+    message: Sentence
     at: float
 
 
@@ -127,12 +136,12 @@ class Counts(_Message, frozen=True, kw_only=True):
     """
 
     admitted: Natural = 0
-    rejected: dict[str, Natural] = {}
-    would_reject: dict[str, Natural] = {}
+    rejected: Table = {}
+    would_reject: Table = {}
     evicted: Natural = 0
     ended: Natural = 0
     guarantee_missed: Natural = 0
-    degraded: dict[str, Natural] = {}
+    degraded: Table = {}
     prompt_tokens: Natural = 0
     cached_tokens: Natural = 0
 
@@ -161,7 +170,7 @@ class UsageReport(_Message, frozen=True, kw_only=True):
     rejected: Rejected | None = None
     engine: EngineUsage
     pool: PoolUsage | None = None
-    tenants: tuple[TenantUsage, ...] = ()
+    tenants: Annotated[tuple[TenantUsage, ...], msgspec.Meta(max_length=MAX_ACCOUNTS)] = ()
 
 
 _M = TypeVar("_M", SyncRequest, UsageReport)

@@ -25,8 +25,9 @@ from kvquota_operator.adapters.credentials import CredentialsError
 from kvquota_operator.adapters.events import Events
 from kvquota_operator.adapters.kube import KubeCluster
 from kvquota_operator.adapters.lease import KubeLease, LeaseLocationError, identity, own_namespace, steady_seconds
+from kvquota_operator.adapters.listening import ListenError
 from kvquota_operator.adapters.metrics import OperatorMetrics, Vitals
-from kvquota_operator.adapters.probes import Health, ListenError, probes
+from kvquota_operator.adapters.probes import Health, probes
 from kvquota_operator.adapters.webhook import Webhook, webhook_of
 from kvquota_operator.controller import ControllerSettings, PoolController
 from kvquota_operator.duty import Duty
@@ -37,7 +38,6 @@ from kvquota_operator.logs import told
 from kvquota_operator.settings import OperatorSettings, parse_settings
 
 LEAVING_SECONDS: Final = 4.0  # how long the API server may still send pods to a webhook that is told to end
-
 GC_THRESHOLDS: Final = (20_000, 20, 20)  # by the usual ones two fifths of all time goes into looking for garbage
 
 log = logging.getLogger("kvquota_operator")
@@ -58,7 +58,7 @@ class SystemClock:
 async def run(settings: OperatorSettings, stop: asyncio.Event, ready: asyncio.Event) -> None:
     """Run the operator until `stop` is set; `ready` is set once all pools and quotas are known and watched.
 
-    Raises CredentialsError where there is no way to the API server, ListenError where `listen` is taken,
+    Raises CredentialsError where there is no way to the API server, ListenError where an address is taken,
     LeaseLocationError where nobody said where the Lease is, and an ExceptionGroup where there is a bug.
     """
     configuration = await credentials.load(settings.kubeconfig)
@@ -88,10 +88,12 @@ class _Operator:
         webhook_ready = webhook.ready if webhook else None
         health = Health(lambda: duty.longest_pass, cluster.longest_stillness, ready, webhook_ready)
         await stack.enter_async_context(probes(self._settings.listen, health, self._registry))
+        if webhook:
+            await stack.enter_async_context(webhook.listening())
         async with asyncio.TaskGroup() as tasks:
             parts = [cluster.run(duty.touch), self._watch(cluster, ready), self._govern(duty, ready)]
             running = [tasks.create_task(part) for part in parts]
-            serving = [tasks.create_task(webhook.run())] if webhook else []
+            serving = [tasks.create_task(webhook.certify())] if webhook else []
             await stop.wait()
             for task in running:
                 task.cancel()

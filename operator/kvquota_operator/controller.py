@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kvquota_operator.errands import Errands, Jitter, Limit
-from kvquota_operator.governing import Decide, Governor, GovernorSettings
+from kvquota_operator.governing import Decide, Governor
 from kvquota_operator.pacing import STATUSES_PER_SECOND, Pacing, Turns
 from kvquota_operator.ports import Channel, Clock, Cluster, Telemetry
 from kvquota_operator.reconcile.observed import PoolKey
@@ -174,15 +174,14 @@ class PoolController:
             errands=errands,
             decide=self._decide,
             pacing=self._pacing,
-            settings=GovernorSettings(patience_seconds=self._settings.patience_seconds),
+            patience_seconds=self._settings.patience_seconds,
         )
 
 
 def _limits(settings: ControllerSettings) -> Mapping[str, Limit]:
+    """No pod hears anything before the Secret of its pool is there: that does not stand behind thousands of configs."""
+    secrets = asyncio.Semaphore(settings.writes_at_once)
     writes = asyncio.Semaphore(settings.writes_at_once)
     syncs = asyncio.Semaphore(settings.syncs_at_once)
     statuses = Turns(STATUSES_PER_SECOND, burst=settings.statuses_at_once, at_once=settings.statuses_at_once)
-    secrets = asyncio.Semaphore(
-        settings.writes_at_once
-    )  # no pod hears anything before: not behind thousands of configs
     return {"Secret": secrets, "Config": writes, "Status": statuses, "Event": writes, "Sync": syncs}

@@ -14,21 +14,8 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from kvquota_operator.leading import (
-    NOBODY,
-    Belief,
-    Look,
-    Make,
-    Record,
-    Rest,
-    Timing,
-    Write,
-    failed,
-    looked,
-    next_step,
-    resigned,
-    wrote,
-)
+from kvquota_operator import leading
+from kvquota_operator.leading import NOBODY, Belief, Record, Timing
 from kvquota_operator.logs import told
 from kvquota_operator.ports import ClusterError, ClusterTimeoutError
 
@@ -85,26 +72,26 @@ class Candidate:
 
     async def _step(self) -> None:
         now = self._clock()
-        match next_step(self._belief, now, self._timing):
-            case Rest(until):
+        match leading.next_step(self._belief, now, self._timing):
+            case leading.Rest(until):
                 await asyncio.sleep(until - now)
-            case Look():
+            case leading.Look():
                 await self._try(self._see(self._lease.look()))
-            case Make():
+            case leading.Make():
                 await self._try(self._see(self._lease.make(self._timing.lease_seconds)))
-            case Write(over):
+            case leading.Write(over):
                 await self._try(self._write(over))
 
     async def _see(self, asked: Awaitable[Record]) -> None:
         record, before = await asked, self._belief.record
-        self._belief = looked(self._belief, record, self._clock(), self._timing)
+        self._belief = leading.looked(self._belief, record, self._clock(), self._timing)
         if record.holder not in (NOBODY, self._belief.me) and (before is None or before.holder != record.holder):
             log.info("standing by; %s leads", record.holder, extra=told("standing_by", holder=record.holder))
 
     async def _write(self, over: Record) -> None:
         sent_at = self._clock()
         record = await self._lease.write(over, self._belief.me, self._timing.lease_seconds)
-        self._belief = wrote(self._belief, record, sent_at, self._clock(), self._timing)
+        self._belief = leading.wrote(self._belief, record, sent_at, self._clock(), self._timing)
 
     async def _try(self, work: Awaitable[None]) -> None:
         try:
@@ -124,7 +111,7 @@ class Candidate:
 
     def _failed(self, error: ClusterError) -> None:
         """A conflict is the answer that another one was faster."""
-        self._belief = failed(self._belief, self._clock(), self._timing)
+        self._belief = leading.failed(self._belief, self._clock(), self._timing)
         level = logging.DEBUG if type(error) is self._trouble or error.reason == "Conflict" else logging.WARNING
         self._trouble = type(error)
         log.log(level, "the Lease: %s; trying again", error, extra=told("lease_failed", reason=error.reason))
@@ -147,7 +134,7 @@ class Candidate:
 
     async def _release(self) -> None:
         held, record = self.may_write(), self._belief.record
-        self._belief = resigned(self._belief)
+        self._belief = leading.resigned(self._belief)
         if not held or record is None:
             return
         try:

@@ -23,7 +23,7 @@ from kvquota_operator.errands import Errands, Target
 from kvquota_operator.pacing import Pacing
 from kvquota_operator.ports import Channel, Clock, Cluster, ClusterError, ClusterTimeoutError, UnreachableError
 from kvquota_operator.reconcile.configs import has_parts
-from kvquota_operator.reconcile.observed import InvalidSeen, Kind, Observed, Orphans, PodSeen, PoolKey
+from kvquota_operator.reconcile.observed import Kind, Observed, Orphans, PodSeen, PoolKey, written
 from kvquota_operator.reconcile.orphans import orphaned
 from kvquota_operator.reconcile.plan import EventWanted, Plan, SecretWanted
 from kvquota_operator.reconcile.writes import NEVER, Written, differs, due
@@ -33,13 +33,6 @@ OBSERVE: Final = Target("Observe")
 SECRET: Final = Target("Secret")
 
 Decide = Callable[[Observed, float, datetime], Plan]
-
-
-@dataclass(frozen=True, slots=True)
-class GovernorSettings:
-    """`patience_seconds`: what a pass waits for its errands."""
-
-    patience_seconds: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +54,7 @@ class _Wanted:
 
 
 class Governor:
-    """Keeps one pool as its objects say. `errands` are this pool's own."""
+    """Keeps one pool as its objects say. `errands` are this pool's own; a pass waits `patience_seconds` for them."""
 
     def __init__(
         self,
@@ -73,7 +66,7 @@ class Governor:
         errands: Errands,
         decide: Decide,
         pacing: Pacing,
-        settings: GovernorSettings,
+        patience_seconds: float,
     ) -> None:
         self._pool = pool
         self._cluster = cluster
@@ -82,7 +75,7 @@ class Governor:
         self._errands = errands
         self._decide = decide
         self._pacing = pacing
-        self._settings = settings
+        self._patience_seconds = patience_seconds
         self._pods: dict[str, PodMemory] = {}
         self._places: dict[str, tuple[str | None, bool]] = {}
         self._attempts: dict[str, PodConfig] = {}
@@ -124,7 +117,7 @@ class Governor:
         plan = orphaned(orphans, self._clock.now())
         statuses = _quota_statuses(orphans, plan.quota_statuses)
         self._tell(statuses, plan.events)
-        await self._errands.settle(self._settings.patience_seconds)
+        await self._errands.settle(self._patience_seconds)
         return any(differs(status.stored, status.wanted) for status in statuses)
 
     async def _govern(self, observed: Observed) -> None:
@@ -138,7 +131,7 @@ class Governor:
         self._pacing.counts(self._pool, len(observed.pods), 1 + len(plan.quota_statuses))
         pool = _Status("ModelPool", self._pool.name, observed.pool_status, plan.pool_status)
         self._tell([pool, *_quota_statuses(observed, plan.quota_statuses)], plan.events)
-        await self._errands.settle(self._settings.patience_seconds)
+        await self._errands.settle(self._patience_seconds)
 
     def _standing(self, observed: Observed) -> Plan | None:
         """The last decision, where nothing changed since but the time: to decide is what a pass spends most on."""
@@ -176,15 +169,15 @@ class Governor:
     async def _carry_out(self, observed: Observed, plan: Plan) -> None:
         if plan.secret is not None:
             self._keep_secret(observed, plan.secret)
-            await self._errands.settle(self._settings.patience_seconds)
+            await self._errands.settle(self._patience_seconds)
         for config in plan.configs:
             if observed.configs.get(config.pod.uid) != config or config.pod.uid in self._attempts:
                 self._errands.start(Target("Config", config.pod.uid), partial(self._store, config))
         if not all(self._may_be_sent(observed, config) for config in plan.configs):
-            await self._errands.settle(self._settings.patience_seconds)
+            await self._errands.settle(self._patience_seconds)
         if plan.secret is not None:
             self._ask_pods(observed, plan, plan.secret)
-        await self._errands.settle(self._settings.patience_seconds)
+        await self._errands.settle(self._patience_seconds)
 
     async def _store(self, config: PodConfig) -> None:
         """Store a durable copy. Until somebody says how that ended, it may be stored or not."""
@@ -273,8 +266,7 @@ def _alike(one: Observed, other: Observed) -> bool:
 
 def _written(observed: Observed) -> list[object]:
     """What people write of the pool and its quotas: all but the statuses."""
-    found = (observed.pool, *observed.invalid, *(each.quota for each in observed.quotas))
-    return [replace(each, status={}) if isinstance(each, InvalidSeen) else (each.metadata, each.spec) for each in found]
+    return [written(each) for each in (observed.pool, *observed.invalid, *(each.quota for each in observed.quotas))]
 
 
 def _quota_statuses(found: Observed | Orphans, wanted: Mapping[str, Mapping[str, Any]]) -> list[_Status]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from kvquota_operator import flag_values
 from kvquota_operator.logs import FORMATS, LogFormat
 from kvquota_operator.webhook_settings import WebhookSettings, add_flags, webhook_settings
 
@@ -71,7 +72,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="kvquota-operator", description="The operator of kvquota.")
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument(
-        "--namespace", action="append", metavar="NS", help="serve the pools of this namespace; may be given repeatedly"
+        "--namespace",
+        type=flag_values.namespace,
+        action="append",
+        metavar="NS",
+        help="serve the pools of this namespace; may be given repeatedly",
     )
     where.add_argument("--all-namespaces", action="store_true", help="serve the pools of every namespace")
     parser.add_argument(
@@ -97,9 +102,18 @@ def _parser() -> argparse.ArgumentParser:
         help="of several replicas one leads, by a Lease (default: in a pod, and not with --kubeconfig)",
     )
     parser.add_argument(
-        "--lease-name", default="kvquota-operator", metavar="NAME", help="of the Lease (default: kvquota-operator)"
+        "--lease-name",
+        type=flag_values.object_name,
+        default="kvquota-operator",
+        metavar="NAME",
+        help="of the Lease (default: kvquota-operator)",
     )
-    parser.add_argument("--lease-namespace", metavar="NS", help="of the Lease (default: that of the pod)")
+    parser.add_argument(
+        "--lease-namespace",
+        type=flag_values.namespace,
+        metavar="NS",
+        help="of the Lease (default: that of the pod)",
+    )
     parser.add_argument("--log-format", choices=FORMATS, default="json", help="of the log lines (default: json)")
     add_flags(parser, _address)
     return parser

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from kvquota_cli.parsing import Parser, ShowVersion
+from kvquota_cli.parsing import Once, Parser, ShowVersion, namespace_name, object_name, path
 from kvquota_cli.planning import flags
 
 _DESCRIPTION = """\
@@ -86,39 +87,44 @@ def _keygen(command: argparse.ArgumentParser) -> None:
 
 
 def _check(command: argparse.ArgumentParser) -> None:
-    command.add_argument("paths", metavar="FILE|DIR", type=Path, nargs="+", help="manifests; - for standard input")
+    command.add_argument("paths", metavar="FILE|DIR", type=path, nargs="+", help="manifests; - for standard input")
     command.add_argument(
-        "-n", "--namespace", metavar="NS", default="default", help="of objects without one (%(default)s)"
+        "-n",
+        "--namespace",
+        metavar="NS",
+        type=namespace_name,
+        default="default",
+        help="of objects without one (%(default)s)",
     )
     command.add_argument("-o", "--output", choices=("text", "json"), default="text", help="(%(default)s)")
 
 
 def _render(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--manifests", metavar="DIR", type=Path, required=True, help="folder of YAML files, or one file"
-    )
-    command.add_argument("--pod", metavar="NAME", required=True, help="the pod, among the manifests or not there yet")
-    command.add_argument("--pool", metavar="NAME", help="ModelPool of a pod that is not there yet (the only one)")
-    command.add_argument(
-        "-n", "--namespace", metavar="NS", default="default", help="of the pod and of objects without one (%(default)s)"
-    )
-    command.add_argument("-o", "--output", choices=("json", "yaml"), default="json", help="(%(default)s)")
+    once = partial(command.add_argument, action=Once)
+    once("--manifests", metavar="DIR", type=path, required=True, help="folder of YAML files, or one file")
+    once("--pod", metavar="NAME", type=object_name, required=True, help="the pod, among the manifests or not there yet")
+    once("--pool", metavar="NAME", type=object_name, help="ModelPool of a pod that is not there yet (the only one)")
+    once("-n", "--namespace", metavar="NS", type=namespace_name, help="of the pod and of objects without one (default)")
+    once("-o", "--output", choices=("json", "yaml"), help="(json)")
 
 
 def _serve(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--manifests", metavar="DIR", type=Path, required=True, help="folder of YAML files")
+    once = partial(command.add_argument, action=Once)
+    once("--manifests", metavar="DIR", type=path, required=True, help="folder of YAML files")
     command.add_argument("--engine", metavar="URL", default="http://127.0.0.1:8000", help="(%(default)s)")
     command.add_argument("--listen", metavar="HOST:PORT", default="127.0.0.1:8080", help="for clients (%(default)s)")
     command.add_argument(
         "--admin", metavar="HOST:PORT", default="127.0.0.1:9600", help="for usage and metrics (%(default)s)"
     )
-    command.add_argument("--pool", metavar="NAME", help="which ModelPool (default: the one that the engine serves)")
-    command.add_argument(
-        "-n", "--namespace", metavar="NS", help="only its pools; also of objects without one (default)"
+    once("--pool", metavar="NAME", help="which ModelPool (default: the one that the engine serves)")
+    once(
+        "-n",
+        "--namespace",
+        metavar="NS",
+        type=namespace_name,
+        help="only its pools; also of objects without one (default)",
     )
-    command.add_argument(
-        "--token-file", metavar="FILE", type=Path, help="token of the admin port; made if it is not there (temporary)"
-    )
+    once("--token-file", metavar="FILE", type=path, help="token of the admin port; made if it is not there (temporary)")
     command.add_argument(
         "--drain-seconds", metavar="N", default="10", help="running requests may go on after Ctrl-C (%(default)s)"
     )

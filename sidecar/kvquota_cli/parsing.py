@@ -8,9 +8,17 @@ import importlib.metadata
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
+from kvquota_api.meta import DNS_LABEL_PATTERN, DNS_NAME_PATTERN
+from kvquota_api.quoting import quoted
+
 _NUMBER: Final = re.compile(r"-\.?[0-9]")  # a negative number is a value
+LONGEST_NAME: Final = 253  # characters, by Kubernetes
+LONGEST_NAMESPACE: Final = 63  # characters, by Kubernetes
+_OBJECT: Final = re.compile(DNS_NAME_PATTERN)
+_NAMESPACE: Final = re.compile(DNS_LABEL_PATTERN)
 _LIKE: Final = 0.5  # of 1: how alike a wrong and a right option must be
 
 
@@ -53,6 +61,50 @@ class Parser(argparse.ArgumentParser):
         known = sorted(name for name in self._option_string_actions if name.startswith("--"))
         near = difflib.get_close_matches(option, known, n=1, cutoff=_LIKE)
         return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+
+
+class Once(argparse.Action):
+    """Stores a value; a second one is an error. Its default is None: what was given and what was not differ."""
+
+    def __call__(
+        self, _: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        """Store it. Raises argparse.ArgumentError."""
+        refuse_second(self, namespace, option)
+        setattr(namespace, self.dest, values)
+
+
+def refuse_second(action: argparse.Action, namespace: argparse.Namespace, option: str | None) -> None:
+    """Raises argparse.ArgumentError where the option has a value already."""
+    if getattr(namespace, action.dest) is not None:
+        raise argparse.ArgumentError(action, f"{option} is one too many: it was given before, keep one of them")
+
+
+def path(text: str) -> Path:
+    """A path that says something: the empty one would be the folder that one happens to be in."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty: name a file or a folder, . for the one that you are in")
+    return Path(text)
+
+
+def object_name(text: str) -> str:
+    """The name of a Pod or of one of our resources, as Kubernetes has them."""
+    if len(text) > LONGEST_NAME or _OBJECT.fullmatch(text) is None:
+        raise argparse.ArgumentTypeError(
+            f"{quoted(text)} is no name: it is 1 to {LONGEST_NAME} lower-case letters, digits, '-' and '.', and begins"
+            " and ends with a letter or digit"
+        )
+    return text
+
+
+def namespace_name(text: str) -> str:
+    """The name of a namespace."""
+    if len(text) > LONGEST_NAMESPACE or _NAMESPACE.fullmatch(text) is None:
+        raise argparse.ArgumentTypeError(
+            f"{quoted(text)} is no namespace: it is 1 to {LONGEST_NAMESPACE} lower-case letters, digits and '-', and"
+            " begins and ends with a letter or digit"
+        )
+    return text
 
 
 class ShowVersion(argparse.Action):

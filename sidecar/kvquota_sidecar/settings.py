@@ -25,6 +25,14 @@ MIB: Final = 1024 * 1024
 PROGRAM_BYTES: Final = 64 * MIB  # of memory, for all but bodies
 
 
+_DESCRIPTION: Final = (
+    "Quotas on the KV-cache memory of one engine: takes the engine's port, lets in what its tenant has room for and"
+    " refuses the rest. Every option may also be given as the environment variable in brackets, which an option wins"
+    " over; behind it stands what holds without either. In a pod the operator writes these options; without a cluster"
+    " `kvquota serve` starts it with a folder of manifests."
+)
+
+
 class SettingsError(ValueError):
     """A setting that does not fit; the text is a sentence that names it and says what would."""
 
@@ -76,7 +84,11 @@ def read_settings(arguments: Sequence[str], environ: Mapping[str, str], *, memor
 
     Raises SettingsError.
     """
-    given = _parser(environ).parse_args(list(arguments))
+    parser = _parser(environ)
+    given = parser.parse_args(list(arguments))
+    if given.version:
+        _tell_version()
+        parser.exit()
     policy = _policy(given.failure_policy)
     return Settings(
         listen=_bind("--listen", given.listen),
@@ -122,17 +134,14 @@ class _Parser(argparse.ArgumentParser):
         raise SettingsError(f"{message}; see --help")
 
 
-class _ShowVersion(argparse.Action):
+def _tell_version() -> None:
     """The version is looked up only when it is asked for."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        sys.stdout.write(f"kvquota-sidecar {metadata.version('kvquota')} ({compiled.build()})\n")
-        parser.exit()
+    sys.stdout.write(f"kvquota-sidecar {metadata.version('kvquota')} ({compiled.build()})\n")
 
 
 def _parser(environ: Mapping[str, str]) -> _Parser:
-    parser = _Parser(prog="kvquota-sidecar", description=__doc__, allow_abbrev=False)
-    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="print the version and end")
+    parser = _Parser(prog="kvquota-sidecar", description=_DESCRIPTION, allow_abbrev=False)
+    parser.add_argument("--version", action="store_true", help="print the version and end")
 
     def flag(name: str, default: str, told: str) -> None:
         variable = ENV_PREFIX + name.lstrip("-").replace("-", "_").upper()
@@ -191,7 +200,10 @@ def _engine(text: str) -> EngineAddress:
     scheme, mark, authority = text.partition("://")
     if not mark or scheme != "http":
         raise SettingsError(f"--engine is http://HOST:PORT, not {text!r}")
-    bind = _bind("--engine", authority.rstrip("/"))
+    try:
+        bind = _bind("--engine", authority.rstrip("/"))
+    except SettingsError as error:
+        raise SettingsError(f"--engine is http://HOST:PORT with a port from 1 to 65535, not {text!r}") from error
     if not bind.host or bind.port == 0:
         raise SettingsError(f"--engine needs a host and a port, as in http://127.0.0.1:18000, not {text!r}")
     return EngineAddress(bind.host, bind.port)

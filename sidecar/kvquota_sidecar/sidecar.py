@@ -19,11 +19,12 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
+from kvquota_api.meta import IDENTITY_KEY, TOKEN_KEY
 from kvquota_api.pod_config import PodConfig
 from kvquota_api.usage import SyncRequest, UsageReport
 from kvquota_sidecar.channel.access import Token
 from kvquota_sidecar.channel.admin import Admin, AdminContext
-from kvquota_sidecar.channel.files import FileWatch, WatchedFile, waiting_for
+from kvquota_sidecar.channel.files import FileWatch, WatchedFile
 from kvquota_sidecar.channel.neighbours import gateways
 from kvquota_sidecar.channel.reporting import Reporter
 from kvquota_sidecar.channel.standing import Standing
@@ -206,11 +207,7 @@ class Sidecar:
             config=None if self.settings.config is None else str(self.settings.config),
             identity=None if self.settings.identity is None else str(self.settings.identity),
         )
-        documents, folder = self._standing.documents, self.settings.identity
-        if documents.config is None:
-            self.journal.write("waiting", message=waiting_for("config", self.settings.config))
-        if documents.identity is None:
-            self.journal.write("waiting", message=waiting_for("identity", folder and folder / "identity.json"))
+        self._standing.say_what_is_missing(self.settings.config, self.settings.identity)
 
     async def _tick(self) -> None:
         while True:
@@ -291,7 +288,7 @@ class Sidecar:
             self.books,
             self._standing,
             self._engine.usage,
-            self._estimate_error_percent,
+            self._desk.ratios.error,
             epoch=secrets.token_hex(8),
             clock=self._clock,
             wall=self._wall,
@@ -349,8 +346,8 @@ class Sidecar:
         files, standing = [], self._standing
         if self.settings.identity is not None:
             folder = self.settings.identity
-            files.append(WatchedFile(folder / "token", self._token.take))
-            files.append(WatchedFile(folder / "identity.json", lambda data: standing.offer_identity(data, "File")))
+            files.append(WatchedFile(folder / TOKEN_KEY, self._token.take))
+            files.append(WatchedFile(folder / IDENTITY_KEY, lambda data: standing.offer_identity(data, "File")))
         if self.settings.config is not None:
             files.append(WatchedFile(self.settings.config, lambda data: standing.offer_config(data, "File")))
         if self.settings.tls is not None:
@@ -381,10 +378,6 @@ class Sidecar:
     def _observe(self, sample: EngineSample) -> None:
         self.books.observe(sample, self._clock())
         self._desk.turn()
-
-    def _estimate_error_percent(self) -> float | None:
-        error = self._desk.ratios.error()
-        return None if error is None else round(100 * error.p50, 2)
 
     def _vitals(self) -> Vitals:
         return Vitals(

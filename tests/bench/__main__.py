@@ -22,11 +22,11 @@ from typing import Any
 
 import aims
 import builds
-import peers
 import site_files
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+SUPPORT = ROOT / "tests" / "support"
 OUT = ROOT / "build" / "bench" / "sidecar.json"
 PARTS = {
     "compare": (),
@@ -44,8 +44,8 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     cli = argparse.ArgumentParser(prog="tests/bench", description="Measure the sidecar beside known proxies.")
     cli.add_argument("--parts", type=parts, default=list(PARTS), help=f"what is measured, of {','.join(PARTS)} (all)")
     cli.add_argument("--peers", default=PEERS, help="the proxies beside it (%(default)s)")
-    cli.add_argument("--tests", default=TESTS, help="of the part compare (%(default)s)")
-    cli.add_argument("--rounds", default="3", help="of each part (%(default)s)")
+    cli.add_argument("--tests", type=some, default=TESTS, help="of the part compare (%(default)s)")
+    cli.add_argument("--rounds", type=rounds, default="3", help="of each part (%(default)s)")
     cli.add_argument(
         "--python", type=program, default=sys.executable, help="runs the sidecar, with this environment's packages"
     )
@@ -69,6 +69,20 @@ def parts(text: str) -> list[str]:
     return names
 
 
+def some(text: str) -> str:
+    """Names that proxybench knows, at least one."""
+    if not text.strip(","):
+        raise argparse.ArgumentTypeError(f"nothing is named; name some of {TESTS}")
+    return text
+
+
+def rounds(text: str) -> str:
+    """How often, at least once."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
+    return text
+
+
 def program(text: str) -> str:
     """The path of a program that there is."""
     found = shutil.which(text)
@@ -79,7 +93,7 @@ def program(text: str) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     options, others = parse(arguments)
-    search = [word for folder in peers.folders() for word in ("--search", str(folder))]
+    search = [word for folder in peers_folders() for word in ("--search", str(folder))]
     environ = {**os.environ, "PYTHONPATH": packages(options.python, options.build)}
     found: dict[str, Any] = {
         "sidecar": builds.told(options.python, environ),
@@ -98,6 +112,14 @@ def main(arguments: Sequence[str]) -> int:
     print(aims.table(found["aims"]))
     print(f"written: {options.out}")
     return 0
+
+
+def peers_folders() -> list[Path]:
+    """Where the programs of the peers are."""
+    sys.path.append(str(SUPPORT))
+    import peers  # noqa: PLC0415 - stands on SUPPORT
+
+    return peers.folders()
 
 
 def measure(

@@ -173,13 +173,69 @@ def test_what_every_sidecar_is_started_from(helm: Helm) -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
+    ("values", "resources"),
     [
-        pytest.param("webhook.sidecar.memory=much", id="no quantity"),
-        pytest.param("webhook.sidecar.image.digest=latest", id="no digest"),
-        pytest.param("webhook.failurePolicy=Ignore", id="what is not to be chosen"),
+        pytest.param("sidecar: {cpu: 1, memory: 300000000}", ("1", "300000000"), id="whole numbers"),
+        pytest.param("sidecar: {cpu: 0.5, memory: '1.5Gi'}", ("0.5", "1.5Gi"), id="half a core"),
+        pytest.param("sidecar: {cpu: '2', memory: '67108865'}", ("2", "67108865"), id="numbers as text"),
     ],
 )
-def test_values_that_do_not_fit_are_refused(helm: Helm, value: str) -> None:
-    with pytest.raises(ProgramError):
-        rendered(helm, value)
+@pytest.mark.parametrize("way", ["a file", "the command line"])
+def test_resources_may_be_numbers(
+    helm: Helm, values: str, resources: tuple[str, str], way: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(f"webhook: {{{values}}}\n" if way == "a file" else "{}\n")
+    chosen = yaml.safe_load(values)["sidecar"] if way == "the command line" else {}
+    sets = [part for name, value in chosen.items() for part in ("--set", f"webhook.sidecar.{name}={value}")]
+    text = helm("template", "kvquota", CHART, "--namespace", HOME, "--values", file, *sets)
+    found = parse_settings(container([each for each in yaml.safe_load_all(text) if each])["args"]).webhook
+    assert found is not None
+    assert (found.image.cpu, found.image.memory) == resources
+
+
+TOO_LITTLE = "a sidecar alone takes up to 64Mi, choose more, as in 256Mi"
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        pytest.param("webhook.sidecar.memory=much", "'much' does not match pattern", id="no quantity"),
+        pytest.param("webhook.sidecar.memory=1Mi", f"memory is 1Mi: {TOO_LITTLE}", id="1 MiB"),
+        pytest.param("webhook.sidecar.memory=64Mi", f"memory is 64Mi: {TOO_LITTLE}", id="64 MiB"),
+        pytest.param("webhook.sidecar.memory=67108864", f"memory is 67108864: {TOO_LITTLE}", id="64 MiB in bytes"),
+        pytest.param("webhook.sidecar.memory=65000k", f"memory is 65000k: {TOO_LITTLE}", id="65 MB"),
+        pytest.param("webhook.sidecar.cpu=0", "cpu is 0: a sidecar cannot run, choose more than 0", id="no CPU"),
+        pytest.param("webhook.sidecar.cpu=0m", "cpu is 0m: a sidecar cannot run, choose more than 0", id="0m"),
+        pytest.param("webhook.sidecar.cpu=-1", "minimum: got -1, want 0", id="less than no CPU"),
+        pytest.param("webhook.sidecar.image.digest=latest", "does not match pattern", id="no digest"),
+        pytest.param("webhook.sidecar.image.repository=a b", "'a b' does not match pattern", id="a space"),
+        pytest.param("image.repository=a b", "'a b' does not match pattern", id="a space in the operator's image"),
+        pytest.param("webhook.sidecar.image.tag=a b", "'a b' does not match pattern", id="a space in the tag"),
+        pytest.param("webhook.failurePolicy=Ignore", "'failurePolicy' not allowed", id="what is not to be chosen"),
+        pytest.param("webhook=null", "missing property 'webhook'", id="no webhook at all"),
+        pytest.param("webhook.sidecar=null", "missing property 'sidecar'", id="no sidecar"),
+        pytest.param("webhook.sidecar.image=null", "missing property 'image'", id="no image of the sidecar"),
+        pytest.param("webhook.certManager=null", "missing property 'certManager'", id="no cert-manager"),
+        pytest.param("image=null", "missing property 'image'", id="no image"),
+        pytest.param("serviceAccount=null", "missing property 'serviceAccount'", id="no account"),
+        pytest.param(
+            f"{CERT_MANAGER},webhook.certManager.issuerRef.foo=bar", "'foo' not allowed", id="an issuer of no meaning"
+        ),
+        pytest.param(
+            f"{CERT_MANAGER},webhook.certManager.issuerRef.kind=ClusterIssuer",
+            "missing property 'name'",
+            id="an issuer without a name",
+        ),
+        pytest.param(
+            "webhook.certManager.issuerRef.name=foo",
+            "issuerRef is for certificates of cert-manager: set webhook.certManager.enabled=true",
+            id="an issuer that nobody asks",
+        ),
+    ],
+)
+def test_values_that_do_not_fit_are_refused(helm: Helm, values: str, says: str) -> None:
+    with pytest.raises(ProgramError) as refused:
+        rendered(helm, values)
+    assert says in refused.value.output
+    assert "nil pointer" not in refused.value.output

@@ -1,6 +1,5 @@
 """The operator behind an API server that refuses, breaks off and falls silent: it converges, whatever was hit."""
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -11,8 +10,8 @@ from fault_proxy import Fault, FaultProxy, proxied
 from kvquota_operator.adapters import api as api_module
 from kvquota_operator.handlers import framework
 from kvquota_operator.settings import LeaseSettings
-from operator_replicas import HOME, Audit, account
-from operator_world import Sidecar, World, install_crds, key_secret, operator, quota, until, until_true
+from operator_replicas import HOME, Audit, account, audited_server
+from operator_world import Sidecar, World, key_secret, operator, quota, until, until_true, world_in
 from testcluster.apiserver import ApiServer
 
 pytestmark = pytest.mark.apiserver
@@ -27,26 +26,19 @@ CALLS = {("POST", "configmaps"), ("PATCH", "tenantquotas/status"), ("PUT", "leas
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("faults")
-
-
-@pytest.fixture(scope="module")
-def audit(folder: Path) -> Audit:
-    return Audit(folder)
+def audit(tmp_path_factory: pytest.TempPathFactory) -> Audit:
+    return Audit(tmp_path_factory.mktemp("faults"))
 
 
 @pytest.fixture(scope="module")
 def server(audit: Audit) -> Iterator[ApiServer]:
-    with ApiServer(flags=audit.flags) as server:
-        install_crds(server)
-        server.create_namespace(HOME)
+    with audited_server(audit) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def kubeconfig(server: ApiServer, folder: Path) -> Path:
-    return account(server, "operator", folder)
+def kubeconfig(server: ApiServer, audit: Audit) -> Path:
+    return account(server, "operator", audit.folder)
 
 
 NUMBERS = iter(range(220, 250))
@@ -55,10 +47,8 @@ NUMBERS = iter(range(220, 250))
 @pytest.fixture
 async def world(server: ApiServer) -> AsyncIterator[World]:
     number = next(NUMBERS)
-    await asyncio.to_thread(server.create_namespace, f"faults-{number}")
-    world = World(server, f"faults-{number}", network=number)
-    yield world
-    await world.close()
+    async with world_in(server, f"faults-{number}", network=number) as world:
+        yield world
 
 
 async def in_force(sidecar: Sidecar, percent: int) -> None:

@@ -10,6 +10,7 @@ from aiohttp import ClientSession, web
 from kubernetes.aio.client import ApiClient, Configuration
 from prometheus_client import CollectorRegistry
 
+from http_stand_in import serving
 from kvquota_api.usage import SyncRequest
 from kvquota_operator.adapters.api import Api, resource_of
 from kvquota_operator.adapters.channel import http_channel
@@ -33,16 +34,8 @@ async def server(seen: list[str], *, status: int = 200) -> AsyncIterator[int]:
         seen.append(f"{request.method} {request.path}")
         return web.json_response({"items": [], "metadata": {"resourceVersion": "1"}}, status=status)
 
-    application = web.Application()
-    application.router.add_route("*", "/{path:.*}", handler)
-    runner = web.AppRunner(application, access_log=None)
-    await runner.setup()
-    port = free_port()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
-    try:
+    async with serving(handler) as port:
         yield port
-    finally:
-        await runner.cleanup()
 
 
 PODS = "/api/v1/namespaces/a/pods"

@@ -17,13 +17,14 @@ from operator_world import (
     Object,
     Sidecar,
     World,
-    install_crds,
     key_secret,
     metrics,
     operator,
     quota,
     until,
     until_true,
+    with_crds,
+    world_in,
 )
 from testcluster.apiserver import ApiServer
 from testcluster.processes import free_port
@@ -35,19 +36,15 @@ NUMBERS = itertools.count(1)
 
 @pytest.fixture(scope="module")
 def server(apiserver: ApiServer) -> Iterator[ApiServer]:
-    install_crds(apiserver)
-    yield apiserver
-    apiserver.kubectl("delete", "modelpools,tenantquotas", "--all", "--all-namespaces")
+    with with_crds(apiserver) as server:
+        yield server
 
 
 @pytest.fixture
 async def world(server: ApiServer) -> AsyncIterator[World]:
     number = next(NUMBERS)
-    namespace = f"operator-{number}"
-    await asyncio.to_thread(server.create_namespace, namespace)
-    world = World(server, namespace, network=number)
-    yield world
-    await world.close()
+    async with world_in(server, f"operator-{number}", network=number) as world:
+        yield world
 
 
 async def one_tenant(world: World) -> Sidecar:

@@ -27,6 +27,7 @@ from operator_world import (
     quota,
     until,
     until_true,
+    world_in,
 )
 from testcluster.apiserver import ApiServer
 from testcluster.processes import Server, free_port
@@ -43,10 +44,8 @@ def server() -> Iterator[ApiServer]:
 
 @pytest.fixture
 async def world(server: ApiServer) -> AsyncIterator[World]:
-    await asyncio.to_thread(server.create_namespace, "inference")
-    world = World(server, "inference", network=201)
-    yield world
-    await world.close()
+    async with world_in(server, "inference", network=201) as world:
+        yield world
 
 
 @contextmanager
@@ -128,21 +127,72 @@ def test_a_file_that_is_no_kubeconfig_is_said_in_one_sentence(content: str, says
     assert last.endswith("): give --kubeconfig a file that kubectl works with")
 
 
-def test_a_port_that_is_taken_is_said_in_one_sentence(tmp_path: Path) -> None:
+@pytest.fixture
+def nowhere(tmp_path: Path) -> Path:
+    """The kubeconfig of an API server that is away."""
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(
         "current-context: c\nusers: [{name: u, user: {}}]\ncontexts: [{name: c, context: {cluster: k, user: u}}]\n"
         "clusters: [{name: k, cluster: {server: 'http://127.0.0.1:1'}}]\n"
     )
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with process("--namespace=inference", "--kubeconfig", kubeconfig, f"--listen={address}") as running:
+    return kubeconfig
+
+
+WEBHOOK = ("--webhook-service=home/webhook", "--sidecar-image=kvquota/sidecar:test")
+TAKEN = ": end what has the port, or give {} another address"
+FOREIGN = ": give {} an address of this machine, or a port alone, as in :9443"
+
+
+@pytest.mark.parametrize(
+    ("flags", "address", "purpose", "way_out"),
+    [
+        pytest.param(
+            ("--listen={taken}",), "{taken}", "probes and metrics", TAKEN.format("--listen"), id="probes, a taken port"
+        ),
+        pytest.param(
+            ("--listen=192.0.2.1:9443",),
+            "192.0.2.1:9443",
+            "probes and metrics",
+            FOREIGN.format("--listen"),
+            id="probes, an address of another machine",
+        ),
+        pytest.param(
+            ("--listen={free}", "--webhook-listen={taken}", *WEBHOOK),
+            "{taken}",
+            "the webhook",
+            TAKEN.format("--webhook-listen"),
+            id="the webhook, a taken port",
+        ),
+        pytest.param(
+            ("--listen={free}", "--webhook-listen={free}", *WEBHOOK),
+            "{free}",
+            "the webhook",
+            TAKEN.format("--webhook-listen"),
+            id="the webhook, where the probes are",
+        ),
+        pytest.param(
+            ("--listen={free}", "--webhook-listen=192.0.2.1:9443", *WEBHOOK),
+            "192.0.2.1:9443",
+            "the webhook",
+            FOREIGN.format("--webhook-listen"),
+            id="the webhook, an address of another machine",
+        ),
+    ],
+)
+def test_an_address_that_cannot_be_listened_on_is_said_in_one_sentence(
+    nowhere: Path, flags: tuple[str, ...], address: str, purpose: str, way_out: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        places = {"taken": f"127.0.0.1:{server.getsockname()[1]}", "free": f"127.0.0.1:{free_port()}"}
+        given = [flag.format(**places) for flag in flags]
+        with process("--namespace=inference", "--kubeconfig", nowhere, *given) as running:
             _, log = running.communicate(timeout=DEADLINE_S)
-    [_, last] = log.splitlines()
+    last = log.splitlines()[-1]
     assert running.returncode == 2
     sentence = last.partition(" CRITICAL kvquota_operator: ")[2]
-    assert sentence.startswith(f"cannot listen on {address} for probes and metrics (")
-    assert last.endswith("): end what has the port, or give --listen another address")
+    assert sentence.startswith(f"cannot listen on {address.format(**places)} for {purpose} (")
+    assert sentence.endswith(f"){way_out}")
+    assert "Traceback" not in log
 
 
 async def test_a_namespace_that_does_not_exist_is_named_and_waited_for(world: World) -> None:

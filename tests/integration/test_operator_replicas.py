@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from operator_replicas import HOME, Asked, Audit, Replica, account, leader, replica
-from operator_world import Sidecar, World, install_crds, quota, until, until_true
+from operator_replicas import Asked, Audit, Replica, account, audited_server, leader, replica
+from operator_world import Sidecar, World, quota, until, until_true, world_in
 from testcluster.apiserver import ApiServer
 
 pytestmark = pytest.mark.apiserver
@@ -26,38 +26,29 @@ MOST_WRITES = 4 * (QUOTAS + PODS + 1)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("replicas")
-
-
-@pytest.fixture(scope="module")
-def audit(folder: Path) -> Audit:
-    return Audit(folder)
+def audit(tmp_path_factory: pytest.TempPathFactory) -> Audit:
+    return Audit(tmp_path_factory.mktemp("replicas"))
 
 
 @pytest.fixture(scope="module")
 def server(audit: Audit) -> Iterator[ApiServer]:
-    with ApiServer(flags=audit.flags) as server:
-        install_crds(server)
-        server.create_namespace(HOME)
+    with audited_server(audit) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def accounts(server: ApiServer, folder: Path) -> dict[str, Path]:
-    return {name: account(server, name, folder) for name in ("a", "b")}
+def accounts(server: ApiServer, audit: Audit) -> dict[str, Path]:
+    return {name: account(server, name, audit.folder) for name in ("a", "b")}
 
 
-NAMESPACES = iter(f"replicas-{number}" for number in range(100))
+NUMBERS = iter(range(210, 220))
 
 
 @pytest.fixture
 async def world(server: ApiServer) -> AsyncIterator[World]:
-    namespace = next(NAMESPACES)
-    await asyncio.to_thread(server.create_namespace, namespace)
-    world = World(server, namespace, network=210 + int(namespace.rpartition("-")[2]))
-    yield world
-    await world.close()
+    number = next(NUMBERS)
+    async with world_in(server, f"replicas-{number}", network=number) as world:
+        yield world
 
 
 @dataclass(frozen=True)

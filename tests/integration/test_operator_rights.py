@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from kvquota_api.memory.presets import load_preset
 from kvquota_operator.reconcile.manifests import config_map_name
 from kvquota_operator.settings import Address, LeaseSettings
 from operator_world import World, install_crds, key_secret, metrics, operator, quota, until, until_true
@@ -115,7 +116,8 @@ async def everything(world: World) -> None:
     taken = await world.add_pod("llama-1")
     uid = (await world.get("pod", "llama-1"))["metadata"]["uid"]
     foreign = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": config_map_name(world.namespace, uid)}}
-    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "model"}, "data": {"config.json": LLAMA}}
+    data = {"config.json": json.dumps(load_preset("llama-3.2-1b"))}
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "model"}, "data": data}
     model = {"name": "own", "config": {"configMapRef": {"name": "model", "key": "config.json"}}, "maxModelLen": 8192}
     await world.apply(foreign, config, key_secret("search-key"))
     await world.add_pool(model=model)
@@ -189,21 +191,3 @@ def _review(question: list[str]) -> dict[str, Any]:
         "kind": "SubjectAccessReview",
         "spec": {"user": ACCOUNT, "resourceAttributes": attributes},
     }
-
-
-LLAMA = json.dumps(
-    {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": 2048,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 64,
-        "vocab_size": 128256,
-        "max_position_embeddings": 131072,
-        "torch_dtype": "bfloat16",
-        "tie_word_embeddings": True,
-    }
-)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from operator_world import Object, World, install_crds, operator, quota, until
+from operator_world import Object, World, operator, quota, until, with_crds, world_in
 from testcluster.apiserver import ApiServer
 
 pytestmark = pytest.mark.apiserver
@@ -20,21 +20,29 @@ TIERS = [{"name": "gold", "priority": 7, "kv": {"soft": {"percent": 10}, "hard":
 
 @pytest.fixture(scope="module")
 def server(apiserver: ApiServer) -> Iterator[ApiServer]:
-    install_crds(apiserver)
-    yield apiserver
-    apiserver.kubectl("delete", "modelpools,tenantquotas", "--all", "--all-namespaces")
+    with with_crds(apiserver) as server:
+        yield server
 
 
 @pytest.fixture
 async def world(server: ApiServer) -> AsyncIterator[World]:
-    await asyncio.to_thread(server.create_namespace, "render")
-    world = World(server, "render", network=240)
-    yield world
-    await world.close()
+    async with world_in(server, "render", network=240) as world:
+        yield world
 
 
 def rendered(folder: Path, pod: str, *options: str) -> str:
-    command = [sys.executable, "-m", "kvquota_cli", "render", "--manifests", folder, "-n", "render", "--pod", pod]
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "kvquota_cli",
+        "render",
+        "--manifests",
+        folder,
+        "-n",
+        "render",
+        "--pod",
+        pod,
+    ]
     answer = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
     return answer.stdout

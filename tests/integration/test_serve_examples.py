@@ -207,10 +207,17 @@ async def test_an_engine_that_is_down_at_the_start_is_waited_for(manifests: Path
     async with FakeEngineServer(ENGINE) as engine:
         free = engine.base_url
     async with serving(manifests, free) as served:
+        began = asyncio.get_running_loop().time()
         await served.heard("the engine does not answer yet .*: until it does, requests are answered with 502")
         await served.heard("it is the only pool that TenantQuotas refer to")
         await served.heard("quotas are in force")
         assert (await ask(served, SEARCH))[0] == 502
+        down = await served.heard("EngineDown")
+        assert asyncio.get_running_loop().time() - began >= 9  # ten, and a little passes until the first line is read
+        assert down == (
+            "kvquota serve: ModelPool inference/llama-8b: EngineDown: the engine has not answered for ten seconds or"
+            " more, and clients get 502 engine_error: start it, look at its log, or correct --engine"
+        )
         async with FakeEngineServer(ENGINE, port=int(free.rpartition(":")[2])):
             await served.heard("the engine answers now")
             assert (await ask(served, SEARCH))[0] == 200

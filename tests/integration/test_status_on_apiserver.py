@@ -1,6 +1,5 @@
 """What kubectl shows of usage: a refusal, traffic that went past the sidecar, quotas that wait for a review."""
 
-import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from kvquota_api.usage import (
     UsageReport,
 )
 from operator_fakes import FakePod
-from operator_world import World, install_crds, operator, quota, until, until_true
+from operator_world import World, operator, quota, until, until_true, with_crds, world_in
 from testcluster.apiserver import ApiServer
 
 pytestmark = pytest.mark.apiserver
@@ -34,19 +33,15 @@ REFUSAL = (
 
 @pytest.fixture(scope="module")
 def server(apiserver: ApiServer) -> Iterator[ApiServer]:
-    install_crds(apiserver)
-    yield apiserver
-    apiserver.kubectl("delete", "modelpools,tenantquotas", "--all", "--all-namespaces")
+    with with_crds(apiserver) as server:
+        yield server
 
 
 @pytest.fixture
 async def world(server: ApiServer) -> AsyncIterator[World]:
     number = next(NUMBERS)
-    namespace = f"status-{number}"
-    await asyncio.to_thread(server.create_namespace, namespace)
-    world = World(server, namespace, network=number)
-    yield world
-    await world.close()
+    async with world_in(server, f"status-{number}", network=number) as world:
+        yield world
 
 
 @dataclass
@@ -61,12 +56,12 @@ class Talkative(FakePod):
         return msgspec.structs.replace(super().answer(request), engine=self.engine, pool=pool, tenants=self.tenants)
 
 
-async def with_one_pod(world: World, **said: object) -> None:
-    """A pool with one tenant and one pod, whose sidecar says this."""
+async def with_one_pod(world: World, reporting: Talkative) -> None:
+    """A pool with one tenant and one pod, whose sidecar reports this."""
     await world.add_pool()
     await world.apply(quota("search", hard=50))
     sidecar = await world.add_pod("llama-0")
-    sidecar.fake = Talkative(**said)  # type: ignore[arg-type]  # any of its fields
+    sidecar.fake = reporting
 
 
 async def test_describe_explains_a_refusal(world: World) -> None:
@@ -81,7 +76,7 @@ async def test_describe_explains_a_refusal(world: World) -> None:
         recent=counts,
         last_refusal=Refusal(code="request_exceeds_kv_quota", message=REFUSAL, at=1_793_534_400.0),
     )
-    await with_one_pod(world, tenants=(usage,))
+    await with_one_pod(world, Talkative(tenants=(usage,)))
     async with operator(world):
         columns = await until(
             lambda: world.kubectl("get", "tq", "search", "--no-headers"),
@@ -96,7 +91,8 @@ async def test_describe_explains_a_refusal(world: World) -> None:
 
 
 async def test_traffic_past_the_sidecar_is_told_with_its_share(world: World) -> None:
-    await with_one_pod(world, engine=EngineUsage(state="Ready", recent=EngineRecent(finished=100, foreign=30)))
+    engine = EngineUsage(state="Ready", recent=EngineRecent(finished=100, foreign=30))
+    await with_one_pod(world, Talkative(engine=engine))
     async with operator(world):
         await until(
             lambda: world.condition("modelpool", "llama", "TrafficGoverned"),
@@ -112,7 +108,7 @@ async def test_traffic_past_the_sidecar_is_told_with_its_share(world: World) -> 
 
 
 async def test_a_changed_model_asks_for_a_review_that_outlives_the_operator(world: World) -> None:
-    await with_one_pod(world)
+    await with_one_pod(world, Talkative())
     sidecar = world.sidecars["llama-0"]
 
     async def reviewed() -> tuple[str, str]:

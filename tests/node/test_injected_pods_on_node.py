@@ -1,60 +1,35 @@
 """Pods under quota by a label alone, on a real node: a Deployment as users have it, applied together with its pool."""
 
-import contextlib
 import http.client
 import json
-import ssl
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from generated_workloads import NAMES as GENERATED
 from generated_workloads import pool_spec, workload
-from testcluster import images
+from node_path import (
+    MODEL,
+    POOL,
+    ROOT,
+    SAFE,
+    Answer,
+    Door,
+    Object,
+    any_certificate,
+    load_images,
+    pool,
+    without_operator,
+)
 from testcluster.helm import Helm
 from testcluster.node.single_node import Node
 from wholepath import BATCH, SEARCH, Tenant, api_key, documents, eventually, quota, usage_columns
 
 pytestmark = pytest.mark.node
 
-ROOT = Path(__file__).resolve().parents[2]
-HOME, NAMESPACE, POOL, MODEL, TAG = "injecting-system", "injected", "llama", "llama-3.1-8b-instruct", "injected"
-BLOCKS = 1025  # 1,024 and the null block, of 16 tokens
-PROGRAMS = {  # image -> (locked packages, module)
-    "operator": ("operator.lock", "kvquota_operator"),
-    "sidecar": ("sidecar.lock", "kvquota_sidecar"),
-    "fakeengine": ("operator.lock", "kvquota_fakeengine"),
-}
-SAFE = {
-    "runAsNonRoot": True,
-    "runAsUser": 65532,
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
-Object = dict[str, Any]
-
-
-def pool() -> Object:
-    """Of the model that the fake engine's blocks are as large as: 128 KiB for each token."""
-    return {
-        "apiVersion": "kvquota.dev/v1alpha1",
-        "kind": "ModelPool",
-        "metadata": {"name": POOL, "namespace": NAMESPACE},
-        "spec": {
-            "selector": {"matchLabels": {"app": POOL}},
-            "model": {"name": MODEL, "config": {"preset": "llama-3.1-8b"}, "maxModelLen": 8192},
-            "engine": {"type": "vLLM", "version": "0.32", "blockSize": 16},
-            "gpu": {"memory": "80Gi", "count": 1},
-            "memory": {"kvPool": {"tokens": BLOCKS * 16}, "activation": "6Gi"},
-        },
-    }
+HOME, NAMESPACE, TAG = "injecting-system", "injected", "injected"
 
 
 def deployment(name: str = POOL, replicas: int = 2) -> Object:
@@ -91,12 +66,6 @@ def deployment(name: str = POOL, replicas: int = 2) -> Object:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    status: int
-    body: Object
-
-
-@dataclass(frozen=True, slots=True)
 class Installed:
     """The product on the node and a Deployment under quota; requests go to a pod's address, from outside the pod.
 
@@ -117,38 +86,8 @@ class Installed:
         endpoints = [end for each in json.loads(found)["items"] for end in each.get("endpoints") or []]
         return [end["addresses"][0] for end in endpoints if end["conditions"]["ready"]]
 
-    def complete(self, address: str, tenant: Tenant, *, prompt: int, limit: int = 4, **more: Any) -> Answer:
-        with self.answered(address, tenant, {"prompt": [7] * prompt, "max_tokens": limit, **more}) as answer:
-            return Answer(answer.status, json.loads(answer.read()))
-
-    def ask(self, base: str, address: str, port: int, tenant: Tenant, model: str, prompt: int) -> Answer:
-        """By http or https, which `base` says; whether the certificate is right is nobody's business here."""
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        kind = http.client.HTTPSConnection if base == "https" else http.client.HTTPConnection
-        connection = kind(address, port, timeout=60)
-        plain = self.node.connect(address, port)
-        connection.sock = context.wrap_socket(plain) if base == "https" else plain
-        headers = {"Authorization": f"Bearer {tenant.key}", "Content-Type": "application/json"}
-        try:
-            body = {"model": model, "prompt": [7] * prompt, "max_tokens": 4}
-            connection.request("POST", "/v1/completions", json.dumps(body), headers)
-            with connection.getresponse() as answer:
-                return Answer(answer.status, json.loads(answer.read()))
-        finally:
-            connection.close()
-
-    @contextlib.contextmanager
-    def answered(self, address: str, tenant: Tenant, body: Mapping[str, Any]) -> Iterator[http.client.HTTPResponse]:
-        connection = http.client.HTTPConnection(address, 8000, timeout=60)
-        connection.sock = self.node.connect(address, 8000)
-        headers = {"Authorization": f"Bearer {tenant.key}", "Content-Type": "application/json"}
-        try:
-            connection.request("POST", "/v1/completions", json.dumps({"model": MODEL, **body}), headers)
-            with connection.getresponse() as answer:
-                yield answer
-        finally:
-            connection.close()
+    def complete(self, address: str, tenant: Tenant, *, prompt: int) -> Answer:
+        return Door(self.node, address).send(tenant, "/v1/completions", {"prompt": [7] * prompt, "max_tokens": 4})
 
     def conditions(self, namespace: str = NAMESPACE) -> dict[str, str]:
         found = json.loads(self.node.kubectl("get", "kvmp", POOL, "-n", namespace, "-o", "json"))
@@ -158,15 +97,7 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def installed(node: Node, helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
-    folder = tmp_path_factory.mktemp("images")
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder]
-    subprocess.run([*pip, ROOT], check=True, cwd=folder)
-    for program, (lock, module) in PROGRAMS.items():
-        reference = f"kvquota/{program}:{TAG}"
-        locked, wheels = ROOT / "requirements" / lock, list(folder.glob("*.whl"))
-        entrypoint = ("python3", "-m", module)
-        archive = images.python_image(folder, reference, lock=locked, wheels=wheels, entrypoint=entrypoint)
-        node.load_image(archive, reference)
+    load_images(node, tmp_path_factory.mktemp("images"), TAG)
     served = [NAMESPACE, *GENERATED]
     for namespace in served:
         node.kubectl("create", "namespace", namespace)
@@ -181,7 +112,7 @@ def installed(node: Node, helm: Helm, tmp_path_factory: pytest.TempPathFactory) 
     ports = [{"port": 80, "targetPort": "http"}]
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": POOL, "namespace": NAMESPACE}}
     service["spec"] = {"selector": {"app": POOL}, "ports": ports}
-    node.kubectl("apply", "-f", "-", input=documents(pool(), *keys, *quotas, service, deployment()))
+    node.kubectl("apply", "-f", "-", input=documents(pool(NAMESPACE), *keys, *quotas, service, deployment()))
     node.kubectl("rollout", "status", f"deployment/{POOL}", "-n", NAMESPACE, "--timeout=120s")
     yield Installed(node, lambda: helm("upgrade", *chart))
     helm("uninstall", *release)
@@ -256,7 +187,7 @@ class Client(threading.Thread):
 
     def _stream(self, address: str) -> None:
         body = {"prompt": [8] * 8, "max_tokens": 400, "ignore_eos": True, "stream": True}
-        with self.installed.answered(address, SEARCH, body) as answer:
+        with Door(self.installed.node, address).answered(SEARCH, "/v1/completions", body) as answer:
             text = answer.read().decode()
         if answer.status != 200 or not text.rstrip().endswith("data: [DONE]"):
             self.failures.append(f"{answer.status}: {text[-200:]}")
@@ -295,28 +226,13 @@ def test_an_upgrade_keeps_what_the_operator_has_made(installed: Installed) -> No
 def test_while_the_operator_is_away_pods_that_ask_wait_for_it(installed: Installed) -> None:
     """The ReplicaSet says why, and tries again by itself."""
     node = installed.node
-    scale = ("scale", "deployment", "--all", "--namespace", HOME)
-    replicas = node.kubectl("get", "deployments", "-n", HOME, "-o", "jsonpath={.items[0].spec.replicas}")
-    operators = ("get", "pods", "--namespace", HOME, "--output=name")
-    node.kubectl(*scale, "--replicas=0")
-    try:
-        eventually("the operator is gone", lambda: node.kubectl(*operators) == "")
+    events = ("get", "events", "-n", NAMESPACE, "--field-selector=reason=FailedCreate", "-o", "jsonpath={..message}")
+    with without_operator(node, HOME):
         node.kubectl("apply", "-f", "-", input=documents(deployment("late", replicas=1)))
-        events = (
-            "get",
-            "events",
-            "-n",
-            NAMESPACE,
-            "--field-selector=reason=FailedCreate",
-            "-o",
-            "jsonpath={..message}",
-        )
         eventually(
             "the ReplicaSet says why", lambda: 'failed calling webhook "inject.kvquota.dev"' in node.kubectl(*events)
         )
         assert installed.pods("late") == []
-    finally:
-        node.kubectl(*scale, f"--replicas={replicas}")
     node.kubectl("rollout", "status", "deployment/late", "-n", NAMESPACE, "--timeout=120s")
     assert [[each["name"] for each in pod["spec"]["initContainers"]] for pod in installed.pods("late")] == [["kvquota"]]
     node.kubectl("delete", "deployment", "late", "-n", NAMESPACE)
@@ -333,7 +249,7 @@ APPLIED = {"vLLM": "True Applied", "LlamaCpp": "Unknown NotMeasured"}
 def test_what_other_projects_generate_starts_serves_refuses_and_reports(installed: Installed, name: str) -> None:
     node, spec = installed.node, pool_spec(name)
     model, port = spec["model"]["name"], spec["engine"].get("port", 8000)
-    own = {**pool(), "metadata": {"name": POOL, "namespace": name}, "spec": spec}
+    own = {**pool(name), "spec": spec}
     keys = [api_key(name, tenant) for tenant in (SEARCH, BATCH)]
     quotas = [quota(name, tenant, POOL) for tenant in (SEARCH, BATCH)]
     objects = workload(name, name, f"kvquota/fakeengine:{TAG}")
@@ -341,10 +257,11 @@ def test_what_other_projects_generate_starts_serves_refuses_and_reports(installe
     deployed = f"deployment/{objects[-1]['metadata']['name']}"
     node.kubectl("rollout", "status", deployed, "-n", name, "--timeout=120s")
     address = node.kubectl("get", "pods", "-n", name, "-o", "jsonpath={.items[0].status.podIP}")
-    base = "https" if name.endswith("-tls") else "http"
+    door = Door(node, address, port, any_certificate() if name.endswith("-tls") else None)
 
     def asked(tenant: Tenant, prompt: int) -> Answer:
-        return installed.ask(base, address, port, tenant, model, prompt)
+        body = {"model": model, "prompt": [7] * prompt, "max_tokens": 4}
+        return door.send(tenant, "/v1/completions", body)
 
     eventually("the tenant is served", lambda: asked(SEARCH, 4).status == 200)
     refusal = asked(BATCH, 5000)

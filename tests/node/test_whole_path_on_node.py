@@ -3,17 +3,14 @@
 import contextlib
 import http.client
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from testcluster import images
+from node_path import BLOCKS, MODEL, POOL, ROOT, SAFE, Answer, Door, load_images, pool, without_operator
 from testcluster.helm import Helm
 from testcluster.node.single_node import Node
 from testcluster.processes import wait_until
@@ -22,43 +19,11 @@ from wholepath import BATCH, SEARCH, Tenant, api_key, documents, eventually, quo
 
 pytestmark = pytest.mark.node
 
-ROOT = Path(__file__).resolve().parents[2]
-NAMESPACE = "inference"
-POOL = "llama"
-MODEL = "llama-3.1-8b-instruct"
+NAMESPACE, HOME, TAG = "inference", "kvquota-system", "test"
 POD = "llama-0"
 CONFIG_MAP = "kvq-00112233445566778899aabbccddeeff"
-TAG = "test"
-BLOCKS = 1025  # 1,024 and the null block, of 16 tokens
 KUBELET_S = 120.0  # an untouched pod sees a changed ConfigMap after up to 90 s
-RESTRICTED = {
-    "runAsNonRoot": True,
-    "runAsUser": 65532,
-    "readOnlyRootFilesystem": True,
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
-PROGRAMS = {  # image -> (locked packages, module)
-    "operator": ("operator.lock", "kvquota_operator"),
-    "sidecar": ("sidecar.lock", "kvquota_sidecar"),
-    "fakeengine": ("operator.lock", "kvquota_fakeengine"),
-}
-
-
-def pool() -> dict[str, Any]:
-    return {
-        "apiVersion": "kvquota.dev/v1alpha1",
-        "kind": "ModelPool",
-        "metadata": {"name": POOL, "namespace": NAMESPACE},
-        "spec": {
-            "selector": {"matchLabels": {"app": POOL}},
-            "model": {"name": MODEL, "config": {"preset": "llama-3.1-8b"}, "maxModelLen": 8192},
-            "engine": {"type": "vLLM", "version": "0.32", "blockSize": 16},
-            "gpu": {"memory": "80Gi", "count": 1},
-            "memory": {"kvPool": {"tokens": BLOCKS * 16}, "activation": "6Gi"},
-        },
-    }
+RESTRICTED = {**SAFE, "readOnlyRootFilesystem": True}
 
 
 def sidecar_container() -> dict[str, Any]:
@@ -123,13 +88,6 @@ def pod() -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    status: int
-    headers: Mapping[str, str]
-    body: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
 class Installed:
     """The product on the node, with one pod under quota; requests go to the pod's address, from outside the pod."""
 
@@ -146,30 +104,20 @@ class Installed:
         return self.send(tenant, "/v1/completions", prompt=[7] * prompt, max_tokens=4)
 
     def send(self, tenant: Tenant, path: str, **body: Any) -> Answer:
-        with self.answered(tenant, path, body) as answer:
-            return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, json.loads(answer.read()))
+        return self.door.send(tenant, path, body)
 
     @contextlib.contextmanager
     def stream(self, tenant: Tenant, *, prompt: int, limit: int) -> Iterator[http.client.HTTPResponse]:
         """A stream of `limit` tokens that has begun."""
         body = {"prompt": [8] * prompt, "max_tokens": limit, "ignore_eos": True, "stream": True}
-        with self.answered(tenant, "/v1/completions", body) as answer:
+        with self.door.answered(tenant, "/v1/completions", body) as answer:
             assert answer.status == 200, answer.read()
             assert answer.readline().startswith(b"data: ")
             yield answer
 
-    @contextlib.contextmanager
-    def answered(self, tenant: Tenant, path: str, body: Mapping[str, Any]) -> Iterator[http.client.HTTPResponse]:
-        address = self.node.pod_ip(POD, NAMESPACE)
-        connection = http.client.HTTPConnection(address, 8000, timeout=60)
-        connection.sock = self.node.connect(address, 8000)
-        headers = {"Authorization": f"Bearer {tenant.key}", "Content-Type": "application/json"}
-        try:
-            connection.request("POST", path, json.dumps({"model": MODEL, **body}), headers)
-            with connection.getresponse() as answer:
-                yield answer
-        finally:
-            connection.close()
+    @property
+    def door(self) -> Door:
+        return Door(self.node, self.node.pod_ip(POD, NAMESPACE))
 
     def columns(self, tenant: Tenant) -> dict[str, str]:
         return usage_columns(self.node, NAMESPACE)[tenant.name]
@@ -183,31 +131,16 @@ class Installed:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder]
-    subprocess.run([*pip, ROOT], check=True, cwd=folder)
-    return next(folder.glob("*.whl"))
-
-
-@pytest.fixture(scope="module")
-def installed(node: Node, helm: Helm, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
-    folder = tmp_path_factory.mktemp("images")
-    for program, (lock, module) in PROGRAMS.items():
-        reference = f"kvquota/{program}:{TAG}"
-        entrypoint = ("python3", "-m", module)
-        archive = images.python_image(
-            folder, reference, lock=ROOT / "requirements" / lock, wheels=[wheel], entrypoint=entrypoint
-        )
-        node.load_image(archive, reference)
+def installed(node: Node, helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+    load_images(node, tmp_path_factory.mktemp("images"), TAG)
     release = ("kvquota", ROOT / "charts" / "kvquota", "--kubeconfig", node.kubeconfig)
     node.kubectl("create", "namespace", NAMESPACE)
     values = ("--set", f"image.tag={TAG}", "--set", f"namespaces={{{NAMESPACE}}}")
-    helm("install", *release, *values, "--namespace", "kvquota-system", "--create-namespace", "--wait")
+    helm("install", *release, *values, "--namespace", HOME, "--create-namespace", "--wait")
     node.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
     keys = [api_key(NAMESPACE, tenant) for tenant in (SEARCH, BATCH)]
     quotas = [quota(NAMESPACE, tenant, POOL) for tenant in (SEARCH, BATCH)]
-    node.kubectl("apply", "-f", "-", input=documents(pool(), *keys, *quotas))
+    node.kubectl("apply", "-f", "-", input=documents(pool(NAMESPACE), *keys, *quotas))
     secret = ("get", "secret", f"kvquota-{POOL}", "--namespace", NAMESPACE, "--ignore-not-found", "--output=name")
     eventually("the pool has its Secret", lambda: node.kubectl(*secret) != "")
     eventually("the default account exists", lambda: _applied(node, pod()))
@@ -291,11 +224,7 @@ def test_a_lowered_hard_is_in_force_within_two_seconds_of_kubectl_apply(installe
 
 def test_a_restarted_sidecar_enforces_from_its_disk_while_the_operator_is_away(installed: Installed) -> None:
     node = installed.node
-    scale = ("scale", "deployment", "--all", "--namespace", "kvquota-system")
-    operators = ("get", "pods", "--namespace", "kvquota-system", "--output=name")
-    node.kubectl(*scale, "--replicas=0")
-    try:
-        eventually("the operator is gone", lambda: node.kubectl(*operators) == "")
+    with without_operator(node, HOME):
         kill = ("exec", POD, "--namespace", NAMESPACE, "--container=kvquota", "--")
         node.kubectl(*kill, "python3", "-c", "import os, signal; os.kill(1, signal.SIGTERM)")
         restarts = "--output=jsonpath={.status.initContainerStatuses[0].restartCount}"
@@ -310,8 +239,6 @@ def test_a_restarted_sidecar_enforces_from_its_disk_while_the_operator_is_away(i
 
         eventually("the restarted sidecar enforces the same quota", refuses)
         assert installed.ask(SEARCH, limit=4).status == 200
-    finally:
-        node.kubectl(*scale, "--replicas=1")
 
 
 def test_a_pod_that_leaves_lets_its_stream_end(installed: Installed) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import ClassVar
 
 import hypothesis.strategies as st
@@ -80,18 +81,46 @@ class DistributionMachine(RuleBasedStateMachine):
         return pods[data.draw(st.integers(0, len(pods) - 1), "pod")]
 
     def is_behind(self, pod: Pod) -> bool:
-        return pod.seen.config_map is not None and pod.disk != self.world.copies.get(pod.uid)
+        return pod.runs and pod.seen.config_map is not None and pod.disk != self.world.copies.get(pod.uid)
 
     has_pods = precondition(lambda self: bool(self.world.pods))
+    has_runners = precondition(lambda self: any(pod.runs for pod in self.world.pods.values()))
+    has_pending = precondition(lambda self: not all(pod.runs for pod in self.world.pods.values()))
+    has_room = precondition(lambda self: len(self.world.pods) < MOST_PODS)
     has_writes = precondition(lambda self: bool(self.world.writes))
     has_leaving = precondition(lambda self: any(pod.seen.deleting for pod in self.world.pods.values()))
     has_underway = precondition(lambda self: any(pod.underway for pod in self.world.pods.values()))
     has_work = precondition(lambda self: any(any(pod.work.values()) for pod in self.world.pods.values()))
 
-    @precondition(lambda self: len(self.world.pods) < MOST_PODS)
+    @has_room
+    @rule(size=SIZES, mounts=MOUNTS, name=st.sampled_from("apz"), runs=st.booleans())
+    def a_pod_joins(self, size: int, mounts: bool, name: str, runs: bool) -> None:
+        self.world.join(size=size, mounts=mounts, name=name, runs=runs)
+
+    @has_room
+    @has_runners
     @rule(size=SIZES, mounts=MOUNTS, name=st.sampled_from("apz"))
-    def a_pod_joins(self, size: int, mounts: bool, name: str) -> None:
-        self.world.join(size=size, mounts=mounts, name=name)
+    def a_pod_joins_for_which_there_is_no_node(self, size: int, mounts: bool, name: str) -> None:
+        """It takes nothing from those that serve, and gives them nothing."""
+        self.settle()
+        before = {uid: pod.documents.config for uid, pod in self.world.pods.items()}
+        pending = self.world.join(size=size, mounts=mounts, name=name, runs=False)
+        self.settle()
+        assert {uid: pod.documents.config for uid, pod in self.world.pods.items() if pod is not pending} == before
+        self.met["no node"] += 1
+
+    @has_pending
+    @rule(data=st.data(), fresh=st.booleans())
+    def there_is_a_node(self, data: st.DataObject, fresh: bool) -> None:
+        pod = self.pod(data, lambda pod: not pod.runs)
+        pod.start(self.world.copies.get(pod.uid) if fresh else None)
+        self.met["started late"] += 1
+
+    @has_runners
+    @rule(data=st.data())
+    def a_pod_is_ready_or_not(self, data: st.DataObject) -> None:
+        pod = self.pod(data, lambda pod: pod.runs)
+        pod.seen = replace(pod.seen, ready=not pod.seen.ready)
 
     @has_pods
     @rule(data=st.data())
@@ -103,17 +132,18 @@ class DistributionMachine(RuleBasedStateMachine):
     def a_pod_is_gone(self, data: st.DataObject) -> None:
         self.world.gone(self.pod(data, lambda pod: pod.seen.deleting))
 
-    @has_pods
+    @has_runners
     @rule(data=st.data())
     def a_sidecar_starts_anew(self, data: st.DataObject) -> None:
-        pod = self.pod(data, self.is_behind)
+        behind = any(self.is_behind(pod) for pod in self.world.pods.values())
+        pod = self.pod(data, self.is_behind if behind else lambda pod: pod.runs)
         self.met["came back with an old config"] += pod.disk is not None and self.is_behind(pod)
         pod.crash()
 
-    @has_pods
+    @has_runners
     @rule(data=st.data())
     def a_pod_falls_silent_or_is_back(self, data: st.DataObject) -> None:
-        pod = self.pod(data)
+        pod = self.pod(data, lambda pod: pod.runs)
         pod.reachable = not pod.reachable
 
     @has_pods
@@ -209,7 +239,8 @@ class DistributionMachine(RuleBasedStateMachine):
         for pod in tuple(world.pods.values()):
             if pod.seen.deleting:
                 world.gone(pod)
-            pod.reachable, pod.work = True, {}
+            pod.reachable, pod.work = pod.runs, {}
+            pod.seen = replace(pod.seen, ready=pod.runs)
         before = None
         while before != world.copies:
             before = dict(world.copies)
@@ -221,17 +252,23 @@ class DistributionMachine(RuleBasedStateMachine):
         self.met["settled"] += 1
 
     def everything_is_given_out(self) -> None:
+        """But what may be held by pods that do not run; then less than one request may be left over."""
         world = self.world
-        for name in world.quotas.keys() & set(NAMES):
-            limit = world.limit(name)
-            if limit is None or not world.pods:
+        running = [pod for pod in world.pods.values() if pod.runs]
+        for name in world.quotas.keys() & set(NAMES) if running else ():
+            limit, held = world.limit(name), world.held_without_a_node(f"inference/{name}")
+            if limit is None:
                 continue
-            shares = [pod.share(f"inference/{name}") for pod in world.pods.values()]
+            shares = [pod.share(f"inference/{name}") for pod in running]
             given = [share for share in shares if share is not None and share.hard_blocks]
             whole = {share.whole_hard_blocks for share in shares}
             assert len(whole) == 1
             full = all(share.hard_blocks == min(pod.size, make.CAP) - 1 for pod, share in _given(world, name))
-            assert full or sum(share.hard_blocks for share in given) == whole.pop() <= limit[0]
+            together, most = sum(share.hard_blocks for share in given), whole.pop()
+            if any(held):
+                assert full or most - world.longest_request(name) < together + held[0]
+                continue
+            assert full or together == most <= limit[0]
             if given and given[0].max_concurrent_requests is not None:
                 assert sum(share.max_concurrent_requests for share in given) == limit[1]
 
@@ -282,4 +319,13 @@ def test_distribution_machine() -> None:
     assert min(met[each] for each in MUST) >= FEW
 
 
-MUST = ("came back with an old config", "operator started anew", "out of order", "ran", "moving", "settled")
+MUST = (
+    "came back with an old config",
+    "operator started anew",
+    "out of order",
+    "ran",
+    "moving",
+    "settled",
+    "no node",
+    "started late",
+)

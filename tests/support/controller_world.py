@@ -6,9 +6,20 @@ from dataclasses import dataclass, field
 
 import virtual_time
 from kvquota_operator.controller import ControllerSettings, PoolController
-from operator_fakes import FakeChannel, FakeCluster, FakePod, Journal, Script, pod
+from operator_fakes import FakeChannel, FakeCluster, FakePod, Journal, Script, identity, pod
 
 SETTINGS = ControllerSettings(sync_seconds=2.0, debounce_seconds=0.05, patience_seconds=0.5)
+
+FIRST_PASS = [
+    "observe",
+    "secret",
+    "config pod-0 generation 1",
+    "sync pod-0",
+    "sync pod-0 +config +identity",
+    "pool status",
+    "quota status search",
+]
+"""What the first pass over `a_full_world` does."""
 
 
 @dataclass
@@ -48,6 +59,16 @@ class World:
 
     def failed(self, kind: str, reason: str) -> None:
         self.counted.append(f"failed {kind} {reason}")
+
+
+def a_full_world() -> World:
+    """One pod, one quota, and something to write of everything."""
+    world = World().with_pods("pod-0")
+    world.script.identity = identity(a="inference/search")
+    world.script.pool_status = {"rung": "Normal"}
+    world.script.quota_statuses = {"search": {"state": "Ready"}}
+    world.cluster.quota_statuses = {"search": {}}
+    return world
 
 
 def play(world: World, story: Callable[[World], Awaitable[None]]) -> None:

@@ -15,6 +15,7 @@ from kvquota_api.pod_config import PodConfig, TenantShare, encode
 from kvquota_api.tenant_quota import TenantQuota
 from kvquota_api.usage import Source, UsageReport
 from kvquota_operator.planning.blocks import blocks_of
+from kvquota_operator.planning.granting import longest_request
 from kvquota_operator.reconcile.observed import InvalidSeen, Observed, PodSeen, ReportSeen, SecretSeen
 from kvquota_operator.reconcile.reconcile import reconcile
 from kvquota_sidecar.channel.adoption import Documents, offer_config
@@ -26,7 +27,10 @@ UNITS = ("blocks", "sequences")
 
 @dataclass
 class Pod:
-    """`disk`: the copy that its volume shows. `work`: by tenant, the blocks of each request that runs."""
+    """`disk`: the copy that its volume shows. `work`: by tenant, the blocks of each request that runs.
+
+    `runs`: False while there is no node for it: it has only its object, and whatever is stored for it.
+    """
 
     seen: PodSeen
     size: int
@@ -35,6 +39,7 @@ class Pod:
     work: dict[str, list[int]] = field(default_factory=dict)
     underway: list[PodConfig] = field(default_factory=list)
     reachable: bool = True
+    runs: bool = True
 
     @property
     def uid(self) -> str:
@@ -45,9 +50,14 @@ class Pod:
 
     def refresh(self, copy: PodConfig | None) -> None:
         """The node brings the volume up to date."""
-        if self.seen.config_map is not None and copy is not None and copy != self.disk:
+        if self.runs and self.seen.config_map is not None and copy is not None and copy != self.disk:
             self.disk = copy
             self.take(copy, "File")
+
+    def start(self, copy: PodConfig | None) -> None:
+        """There is a node for it; `copy`: what its volume shows then."""
+        self.runs = self.reachable = True
+        self.refresh(copy)
 
     def crash(self) -> None:
         """What was sent to the dead process is lost; the new one has what its volume shows."""
@@ -120,10 +130,11 @@ class World:
         self.stored: dict[str, PodConfig] = {}
         self.writes = []
 
-    def join(self, *, size: int, mounts: bool, name: str = "p") -> Pod:
+    def join(self, *, size: int, mounts: bool, name: str = "p", runs: bool = True) -> Pod:
         self.born += 1
-        seen = make.pod(f"{name}{self.born}")
-        pod = Pod(replace(seen, config_map=f"kvq-{self.born:032x}" if mounts else None), size)
+        seen = make.pod(f"{name}{self.born}", ready=False)
+        seen = replace(seen, config_map=f"kvq-{self.born:032x}" if mounts else None)
+        pod = Pod(seen, size, reachable=runs, runs=runs)
         self.pods[pod.uid] = pod
         return pod
 
@@ -225,6 +236,19 @@ class World:
         """The same, of all that any pod may come to by what is decided already, whatever of it arrives."""
         return _sums(self._possible(pod, tenant) for pod in self.pods.values())
 
+    def held_without_a_node(self, tenant: str) -> tuple[int, int]:
+        """The same, of the pods that do not run; (0, 0) where there are none."""
+        return _sums(
+            _most(self._possible(pod, tenant), _held_earlier(self.copies.get(pod.uid), tenant))
+            for pod in self.pods.values()
+            if not pod.runs
+        )
+
+    def longest_request(self, name: str) -> int:
+        """Blocks of the tenant's longest request."""
+        kv = next(iter(self.copies.values())).kv
+        return longest_request(self.quotas[name].spec.max_context_tokens, kv)
+
     def _possible(self, pod: Pod, tenant: str) -> tuple[int, int]:
         now = pod.documents.in_force().generation
         coming: list[PodConfig | None] = [config for config in pod.underway if config.generation > now]
@@ -237,6 +261,14 @@ class World:
 def _running(pod: Pod, tenant: str) -> tuple[int, int]:
     running = pod.work.get(tenant, [])
     return sum(running), len(running)
+
+
+def _held_earlier(config: PodConfig | None, tenant: str) -> tuple[int, int]:
+    """What a copy remembers that the pod may have had before."""
+    earlier = () if config is None else config.earlier
+    return next(
+        ((each.hard_blocks, each.max_concurrent_requests or ENDLESS) for each in earlier if each.id == tenant), (0, 0)
+    )
 
 
 def _most(*amounts: tuple[int, int]) -> tuple[int, int]:

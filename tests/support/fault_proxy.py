@@ -15,9 +15,9 @@ from typing import Literal
 import aiohttp
 from aiohttp import web
 
+from http_stand_in import hanging_up, serving
 from kvquota_operator.adapters.api import resource_of
 from testcluster.apiserver import ApiServer
-from testcluster.processes import free_port
 
 Fault = int | Literal["cut", "answer lost"]
 """A status that is answered, a connection that breaks at once, or one that breaks when the server has done it."""
@@ -54,20 +54,12 @@ class FaultProxy:
         context = ssl.create_default_context(cafile=str(self._server.ca))
         connector = aiohttp.TCPConnector(ssl=context, limit=0)
         async with aiohttp.ClientSession(connector=connector, auto_decompress=False) as session:
-            application = web.Application(client_max_size=2**24)
 
             async def handler(request: web.Request) -> web.StreamResponse:
                 return await self._handle(request, session)
 
-            application.router.add_route("*", "/{path:.*}", handler)
-            runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
-            await runner.setup()
-            port = free_port()
-            await web.TCPSite(runner, "127.0.0.1", port).start()
-            try:
+            async with serving(handler, handler_cancellation=True) as port:
                 yield f"http://127.0.0.1:{port}"
-            finally:
-                await runner.cleanup()
 
     async def _handle(self, request: web.Request, session: aiohttp.ClientSession) -> web.StreamResponse:
         watch = request.query.get("watch") in ("true", "1")
@@ -76,7 +68,7 @@ class FaultProxy:
         if isinstance(fault, int):
             return _refusal(fault)
         if fault == "cut":
-            return _cut(request)
+            return await hanging_up(request)
         headers = {name: each for name, each in request.headers.items() if name.lower() not in _HOP_BY_HOP}
         url = self._server.url + request.raw_path
         timeout = aiohttp.ClientTimeout(total=None)
@@ -85,7 +77,7 @@ class FaultProxy:
         ) as answer:
             if fault == "answer lost":
                 await answer.read()
-                return _cut(request)
+                return await hanging_up(request)
             return await self._pass_on(request, answer, watch=watch)
 
     def _meets(self, kind: tuple[str, str]) -> Fault | None:
@@ -115,12 +107,6 @@ class FaultProxy:
                 await asyncio.Event().wait()
             await response.write(chunk)
         return response
-
-
-def _cut(request: web.Request) -> web.Response:
-    assert request.transport is not None
-    request.transport.abort()
-    return web.Response()
 
 
 def _refusal(status: int) -> web.Response:

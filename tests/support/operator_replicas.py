@@ -16,7 +16,7 @@ import aiohttp
 import yaml
 
 from kvquota_operator.settings import Address
-from operator_world import metrics, until
+from operator_world import install_crds, metrics, until
 from testcluster.access import write_kubeconfig
 from testcluster.apiserver import ApiServer
 from testcluster.processes import free_port
@@ -38,9 +38,10 @@ class Asked:
 
 
 class Audit:
-    """What the API server writes down of all service accounts."""
+    """What the API server writes down of all service accounts, in `folder`."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self._log = folder / "log"
         rules = [
             {"level": "Metadata", "userGroups": ["system:serviceaccounts"], "omitStages": ["RequestReceived"]},
@@ -71,6 +72,15 @@ def _asked(line: dict[str, Any]) -> Asked:
         code=line.get("responseStatus", {}).get("code", 0),
         at=datetime.fromisoformat(line["requestReceivedTimestamp"]).replace(tzinfo=UTC).timestamp(),
     )
+
+
+@contextmanager
+def audited_server(audit: Audit) -> Iterator[ApiServer]:
+    """An API server of one file's own, ready for the resources of kvquota and for accounts."""
+    with ApiServer(flags=audit.flags) as server:
+        install_crds(server)
+        server.create_namespace(HOME)
+        yield server
 
 
 def account(server: ApiServer, name: str, folder: Path) -> Path:

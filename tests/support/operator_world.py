@@ -3,8 +3,8 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -181,6 +181,17 @@ class World:
         await web.TCPSite(runner, address, self.port).start()
 
 
+@asynccontextmanager
+async def world_in(server: ApiServer, namespace: str, *, network: int) -> AsyncIterator[World]:
+    """A world in a namespace that is made for it. No two worlds at a time have the same `network`."""
+    await asyncio.to_thread(server.create_namespace, namespace)
+    world = World(server, namespace, network)
+    try:
+        yield world
+    finally:
+        await world.close()
+
+
 async def until(read: Callable[[], Awaitable[T]], wanted: Callable[[T], bool], *, what: str) -> T:
     """What `read` gives as soon as it is as `wanted`; fails with the last that it gave, and the time."""
     start = time.monotonic()
@@ -246,3 +257,11 @@ def install_crds(server: ApiServer) -> None:
     server.kubectl("apply", "-f", CRDS)
     names = [f"{plural}.kvquota.dev" for plural in ("modelpools", "tenantquotas")]
     server.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", *names)
+
+
+@contextmanager
+def with_crds(server: ApiServer) -> Iterator[ApiServer]:
+    """An API server that others use too: it knows kvquota's resources, and none of them is left behind."""
+    install_crds(server)
+    yield server
+    server.kubectl("delete", "modelpools,tenantquotas", "--all", "--all-namespaces")

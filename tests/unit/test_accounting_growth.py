@@ -90,7 +90,7 @@ HIDDEN = ('"include_reasoning":false', '"use_beam_search":true', '"allowed_token
 def test_growth_hidden(field: str) -> None:
     shape = read_shape("/v1/chat/completions", f'{{"messages":[],"stream":true,{field}}}'.encode(), engine="vLLM")
     assert isinstance(shape, Shape)
-    assert shape.hides_output
+    assert not shape.shows_output
     answer = expecting_little(share()).ask(asking("inference/search", (160,), 1, 8000, growth="Unseen"), 0.0)
     assert isinstance(answer, Admitted)
     assert answer.reserved == 510, "the limit, not what is expected"

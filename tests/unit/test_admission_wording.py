@@ -43,6 +43,26 @@ def lent_no_more(soft: str) -> str:
     )
 
 
+def beyond(share: str, why: str) -> str:
+    return (
+        f"The request goes beyond the guaranteed share of tenant inference/search ({share} tokens) and the pool {why}"
+    )
+
+
+def within(asks: str, room: str) -> str:
+    return (
+        f"The request is within the guaranteed share of tenant inference/search and asks for {asks} tokens of KV "
+        f"cache, but the pool had room for {room} and no more came free in time."
+    )
+
+
+def holds(held: str, hard: str, asks: str) -> str:
+    return (
+        f"Tenant inference/search holds {held} tokens of KV cache, its hard quota is {hard}, and this request asks for "
+        f"{asks}."
+    )
+
+
 SENTENCES = [
     pytest.param(
         case(prompt=40_000, output=None),
@@ -132,83 +152,72 @@ SENTENCES = [
     ),
     pytest.param(
         estimated("About", case(reserve=100, held=1200, requests=4, hard_blocks=1010, usable=2000)),
-        "Tenant inference/search holds 19,200 tokens of KV cache, its hard quota is 16,160, and this request asks for "
-        "about 1,600. Wait for one of your 4 running requests to end.",
+        f"{holds('19,200', '16,160', 'about 1,600')} Wait for one of your 4 running requests to end.",
         id="hard: by an estimate no length would do",
     ),
     pytest.param(
         estimated("About", case(reserve=10, soft=10, free=3)),
-        "The request is within the guaranteed share of tenant inference/search and asks for about 160 tokens of KV "
-        "cache, but the pool had room for 48 and no more came free in time. Shorten the input by about 112 tokens, or "
-        "retry.",
+        f"{within('about 160', '48')} Shorten the input by about 112 tokens, or retry.",
         id="guaranteed by an estimate, with some room",
     ),
     pytest.param(
         case(prompt=4000, reserve=300, held=900, requests=4, hard_blocks=1010, usable=2000),
-        "Tenant inference/search holds 14,400 tokens of KV cache, its hard quota is 16,160, and this request asks for "
-        "4,800. Shorten the input by about 3,040 tokens, or wait for one of your 4 running requests to end.",
+        f"{holds('14,400', '16,160', '4,800')} "
+        "Shorten the input by about 3,040 tokens, or wait for one of your 4 running requests to end.",
         id="hard: a shorter input would do",
     ),
     pytest.param(
         case(prompt=1000, reserve=300, held=900, requests=1, hard_blocks=1010, usable=2000),
-        "Tenant inference/search holds 14,400 tokens of KV cache, its hard quota is 16,160, and this request asks for "
-        "4,800. Shorten the input, or lower max_tokens, together by about 3,040 tokens, or wait for your running "
+        f"{holds('14,400', '16,160', '4,800')} "
+        "Shorten the input, or lower max_tokens, together by about 3,040 tokens, or wait for your running "
         "request to end.",
         id="hard: a shorter input and a shorter output would do",
     ),
     pytest.param(
         case(reserve=100, held=1200, requests=4, hard_blocks=1010, usable=2000),
-        "Tenant inference/search holds 19,200 tokens of KV cache, its hard quota is 16,160, and this request asks for "
-        "1,600. Wait for one of your 4 running requests to end.",
+        f"{holds('19,200', '16,160', '1,600')} Wait for one of your 4 running requests to end.",
         id="hard: no length would do",
     ),
     pytest.param(
         case(reserve=10, held=20, requests=2, pressed=True, hard_blocks=50),
-        "Tenant inference/search holds 320 tokens of KV cache, its hard quota is 800, and this request asks for 160. "
-        "What it runs has grown to that, so nothing new starts until something has ended. Wait for one of your 2 "
-        "running requests to end.",
+        f"{holds('320', '800', '160')} "
+        "What it runs has grown to that, so nothing new starts until something has ended. "
+        "Wait for one of your 2 running requests to end.",
         id="hard: grown past it",
     ),
     pytest.param(
         case(reserve=10, soft=10, free=3),
-        "The request is within the guaranteed share of tenant inference/search and asks for 160 tokens of KV cache, "
-        "but the pool had room for 48 and no more came free in time. Shorten the input by about 112 tokens, or retry.",
+        f"{within('160', '48')} Shorten the input by about 112 tokens, or retry.",
         id="guaranteed, with some room",
     ),
     pytest.param(
         case(reserve=10, soft=10, free=-3),
-        "The request is within the guaranteed share of tenant inference/search and asks for 160 tokens of KV cache, "
-        "but the pool had room for 0 and no more came free in time. Retry.",
+        f"{within('160', '0')} Retry.",
         id="guaranteed, without any room",
     ),
     pytest.param(
         case(reserve=10, soft=12, held=8, free=20),
-        "The request goes beyond the guaranteed share of tenant inference/search (192 tokens) and the pool is 80 % "
-        "full. Retry later, or stay within that share: about 96 tokens less.",
+        beyond("192", "is 80 % full. Retry later, or stay within that share: about 96 tokens less."),
         id="contended: a shorter one would be guaranteed",
     ),
     pytest.param(
         case(reserve=30, free=20),
-        "The request goes beyond the guaranteed share of tenant inference/search (0 tokens) and the pool is 80 % full. "
-        "Retry later.",
+        beyond("0", "is 80 % full. Retry later."),
         id="contended: no length is guaranteed",
     ),
     pytest.param(
         case(reserve=31, free=50, claimed=40, kept=20),
-        "The request goes beyond the guaranteed share of tenant inference/search (0 tokens) and the pool is 50 % full "
-        "and keeps 320 tokens free for the guaranteed shares of others. Retry later.",
+        beyond("0", "is 50 % full and keeps 320 tokens free for the guaranteed shares of others. Retry later."),
         id="contended: what is free is kept for others",
     ),
     pytest.param(
         case(reserve=40, free=45, claimed=5, kept=20),
-        "The request goes beyond the guaranteed share of tenant inference/search (0 tokens) and the pool is 55 % full. "
-        "Retry later.",
+        beyond("0", "is 55 % full. Retry later."),
         id="contended: what is kept for others would be left",
     ),
     pytest.param(
         case(reserve=10, lends_in=7.0),
-        "The request goes beyond the guaranteed share of tenant inference/search (0 tokens) and the pool had to end "
-        "such work just now. Retry later.",
+        beyond("0", "had to end such work just now. Retry later."),
         id="contended: after an eviction",
     ),
 ]

@@ -3,18 +3,24 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import get_args
 
 import msgspec
 import pytest
 
 from kvquota_api.pod_config import DocumentError
 from kvquota_api.usage import (
+    LONGEST_WORD,
+    MAX_ACCOUNTS,
+    MAX_CODES,
     Counts,
     EngineUsage,
     InForce,
     PoolUsage,
     Refusal,
     Rejected,
+    Rung,
     SyncRequest,
     TenantUsage,
     UsageReport,
@@ -22,6 +28,7 @@ from kvquota_api.usage import (
     decode_request,
     encode,
 )
+from kvquota_sidecar.refusals import Code
 
 REPORT = UsageReport(
     epoch="e-1",
@@ -100,6 +107,57 @@ def test_refuses_a_report_and_names_the_field() -> None:
 
     with pytest.raises(DocumentError, match=r"not a valid UsageReport: Expected `int` >= 0 - at `\$.sequence`"):
         decode_report(negative)
+
+
+def altered(path: str, value: object) -> bytes:
+    """The report with one field of it another; `path` with dots, a list's place as a number."""
+    document = json.loads(encode(REPORT))
+    *way, last = path.split(".")
+    found = document
+    for step in way:
+        found = found[int(step)] if isinstance(found, list) else found[step]
+    found[last] = value
+    return json.dumps(document).encode()
+
+
+def tenants(count: int) -> list[object]:
+    return [json.loads(encode(REPORT))["tenants"][0]] * count
+
+
+def table(count: int) -> dict[str, int]:
+    return {f"code_{place}": 1 for place in range(count)}
+
+
+_BOUNDS = [
+    pytest.param("tenants", tenants, MAX_ACCOUNTS, id="tenants"),
+    pytest.param("tenants.0.total.rejected", table, MAX_CODES, id="codes of refusals"),
+    pytest.param("tenants.0.recent.wouldReject", table, MAX_CODES, id="codes of what would be refused"),
+    pytest.param("tenants.0.recent.degraded", table, MAX_CODES, id="rungs"),
+    pytest.param(
+        "tenants.0.recent.rejected", lambda n: {"c" * n: 1}, LONGEST_WORD, id="characters of a code in a table"
+    ),
+    pytest.param("tenants.0.lastRefusal.code", "c".__mul__, LONGEST_WORD, id="characters of a code"),
+    pytest.param("tenants.0.lastRefusal.message", "m".__mul__, 1024, id="characters of a refusal"),
+    pytest.param("tenants.0.id", "t".__mul__, 253, id="characters of a tenant"),
+    pytest.param("rejected.reason", "R".__mul__, LONGEST_WORD, id="characters of a reason"),
+    pytest.param("inForce.configDigest", "d".__mul__, 64, id="characters of a config's digest"),
+    pytest.param("inForce.identityDigest", "d".__mul__, 64, id="characters of an identity's digest"),
+    pytest.param("epoch", "e".__mul__, 253, id="characters of an epoch"),
+    pytest.param("pool.free", int, 2**63 - 1, id="blocks that are free"),
+]
+
+
+@pytest.mark.parametrize(("path", "of", "most"), _BOUNDS)
+def test_a_report_is_bounded_in_everything(path: str, of: Callable[[int], object], most: int) -> None:
+    assert decode_report(altered(path, of(most)))
+    with pytest.raises(DocumentError, match=r"not a valid UsageReport: Expected .* <= \d+"):
+        decode_report(altered(path, of(most + 1)))
+
+
+def test_every_code_and_rung_fits_its_table() -> None:
+    words = [*Code, *get_args(Rung)]
+    assert max(map(len, words)) <= LONGEST_WORD
+    assert len(words) <= MAX_CODES
 
 
 _READ_BY_A_SIDECAR = ("kvquota_api.usage", "kvquota_api.pod_config", "kvquota_api.amounts", "kvquota_api.meta")

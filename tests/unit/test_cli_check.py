@@ -372,3 +372,13 @@ def test_a_smaller_model_that_is_misspelt_is_an_error_with_the_one_that_was_mean
         1,
         "no ModelPool smal of namespace default is among these files; did you mean small?",
     )
+
+
+def test_a_folder_that_is_named_like_a_manifest_is_a_warning_also_where_nothing_else_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "more.yaml").mkdir()
+    warning = "more.yaml:1: warning: is a folder, and sub-folders are not read: name it by itself"
+    assert main(["check", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith(f"{tmp_path}/{warning}\nkvquota: no ModelPool, ")
+    assert run(tmp_path, capsys, pool()) == (0, [warning, "1 warning in 1 ModelPool"])

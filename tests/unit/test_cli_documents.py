@@ -1,11 +1,13 @@
 """Manifest text to documents: what kubectl would send, and the line of everything."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kvquota_cli.embedded.folder import look_at
 from kvquota_cli.errors import CliError
 from kvquota_cli.manifests import collection, documents, files, places, secrets
 from kvquota_cli.manifests.documents import Document, ManifestError, read_documents
@@ -101,7 +103,9 @@ def test_what_cannot_be_read_is_refused_with_its_line(text: str, line: int, sent
 def test_bytes_that_are_no_text_and_files_too_large_are_refused_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"a: 1\nb: \xe4\n")
     (tmp_path / "large.yaml").write_bytes(b"#" * (files.MAX_BYTES + 1))
-    found, findings = files.read_all([tmp_path / "absent.yaml", tmp_path / "large.yaml", tmp_path / "latin.yaml"])
+    found, findings = files.read_all(
+        files.Found((tmp_path / "absent.yaml", tmp_path / "large.yaml", tmp_path / "latin.yaml"))
+    )
     assert found == ()
     assert [str(each).removeprefix(f"{tmp_path}/") for each in findings] == [
         "absent.yaml:1: error: cannot be read: No such file or directory",
@@ -115,7 +119,22 @@ def test_a_folder_is_its_own_manifests_by_name_without_hidden_files_and_sub_fold
         (tmp_path / name).write_text("")
     (tmp_path / "d.yaml").mkdir()
     (tmp_path / "d.yaml" / "e.yaml").write_text("")
-    assert [path.name for path in files.expand([tmp_path, tmp_path / "a.yaml"])] == ["a.yaml", "b.yml", "c.json"]
+    assert [path.name for path in files.expand([tmp_path, tmp_path / "a.yaml"]).files] == ["a.yaml", "b.yml", "c.json"]
+
+
+def test_what_is_named_like_a_manifest_and_is_no_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("")
+    (tmp_path / "b.yaml").symlink_to(tmp_path / "gone.yaml")
+    (tmp_path / "d.yml").mkdir()
+    os.mkfifo(tmp_path / "c.json")
+    found, findings = files.read_all(files.expand([tmp_path]))
+    assert found == ()
+    assert [str(each).removeprefix(f"{tmp_path}/") for each in findings] == [
+        "b.yaml:1: error: is a link to a file that is not there: mend it, or take it away",
+        "c.json:1: error: is no file (a pipe, a socket or a device), so it is not read: take it away",
+        "d.yml:1: warning: is a folder, and sub-folders are not read: name it by itself",
+    ]
+    assert set(look_at(tmp_path)) == {str(tmp_path / name) for name in ("a.yaml", "b.yaml", "c.json", "d.yml")}
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,12 @@
 """A card as a bar of characters."""
 
+from typing import Any
+
 import pytest
 
 from kvquota_cli.planning.bar import end_of_card, widths
+from kvquota_cli.planning.drawing import BLOCKS, LETTERS
+from kvquota_cli.planning.showing import glyphs_of_output
 
 
 @pytest.mark.parametrize(
@@ -23,3 +27,13 @@ def test_a_bar_is_as_wide_as_asked(sizes: tuple[int, ...], columns: int, expecte
 def test_the_end_of_a_card_is_marked_where_more_was_planned() -> None:
     assert end_of_card(80, 80, 100) is None
     assert end_of_card(80, 100, 100) == 80
+
+
+@pytest.mark.parametrize(("encoding", "glyphs"), [("utf-8", BLOCKS), ("ascii", LETTERS), ("latin-1", LETTERS)])
+def test_where_blocks_cannot_be_shown_letters_are(encoding: str, glyphs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Output:
+        def __init__(self) -> None:
+            self.encoding = encoding
+
+    monkeypatch.setattr("sys.stdout", Output())
+    assert glyphs_of_output() == glyphs

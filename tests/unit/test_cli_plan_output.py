@@ -11,8 +11,6 @@ from kvquota_api.memory.plan import plan_pool
 from kvquota_api.memory.presets import load_preset
 from kvquota_api.validation import parse_model_pool, validate
 from kvquota_cli.__main__ import main
-from kvquota_cli.planning.drawing import BLOCKS, LETTERS
-from kvquota_cli.planning.showing import glyphs_of_output
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 STATED = (
@@ -384,16 +382,6 @@ def test_what_a_pool_cannot_say_is_told(
     found, out, err = run(capsys, "--model", "llama-3.1-8b", *words, "-o", "yaml")
     assert (found, out) == (code, "")
     assert err.startswith(f"kvquota: {says}")
-
-
-@pytest.mark.parametrize(("encoding", "glyphs"), [("utf-8", BLOCKS), ("ascii", LETTERS), ("latin-1", LETTERS)])
-def test_where_blocks_cannot_be_shown_letters_are(encoding: str, glyphs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Output:
-        def __init__(self) -> None:
-            self.encoding = encoding
-
-    monkeypatch.setattr("sys.stdout", Output())
-    assert glyphs_of_output() == glyphs
 
 
 @pytest.mark.parametrize("width", [40, 60, 200])

@@ -47,7 +47,7 @@ def pod(name: str, *, app: str = "x", inject: bool = True, mounts: str = "", **s
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "labels": labels},
-        "spec": {"containers": [{"name": "vllm"}], "volumes": volumes, **spec},
+        "spec": {"containers": [{"name": "vllm", "args": ["m"]}], "volumes": volumes, **spec},
     }
     return yaml.safe_dump(body) + "---\n"
 
@@ -116,8 +116,8 @@ def test_a_pod_of_two_pools_belongs_to_one(tmp_path: Path, capsys: pytest.Captur
             ("# nothing\n",),
             (),
             2,
-            "kvquota: no Pod a of namespace default is among the manifests, and no ModelPool either: give --namespace,"
-            " or a folder that has one",
+            "kvquota: no Pod a of namespace default is among the manifests, and no ModelPool of it either: give"
+            " --manifests a folder that has one",
             id="no pool",
         ),
         pytest.param(
@@ -149,7 +149,7 @@ def test_a_pod_of_two_pools_belongs_to_one(tmp_path: Path, capsys: pytest.Captur
             (),
             2,
             "kvquota: 1.yaml:1: Pod default/a: it gets nothing, since it does not ask for the sidecar: label it"
-            " kvquota.dev/inject: true",
+            ' kvquota.dev/inject: "true", with the quotes',
             id="a pod that does not ask for the sidecar",
         ),
         pytest.param(
@@ -161,11 +161,34 @@ def test_a_pod_of_two_pools_belongs_to_one(tmp_path: Path, capsys: pytest.Captur
             id="a pod of another pool",
         ),
         pytest.param(
+            (pool("one"), pool("two"), pod("a")),
+            ("--pool", "nope"),
+            2,
+            "kvquota: there is no ModelPool nope of namespace default among the manifests: give --pool one of one, two",
+            id="a pool that is not there",
+        ),
+        pytest.param(
+            (pool("one").replace("name: one", "name: one, namespace: default"),),
+            ("-n", "other", "--pool", "one"),
+            2,
+            "kvquota: there is no ModelPool one of namespace other among the manifests: ModelPools are in default, so"
+            " give --namespace one of these",
+            id="a pool that is in another namespace",
+        ),
+        pytest.param(
+            (pool("one").replace("name: one", "name: one, namespace: default"),),
+            ("-n", "other"),
+            2,
+            "kvquota: no Pod a of namespace other is among the manifests, and no ModelPool of it either: ModelPools are"
+            " in default, so give --namespace one of these",
+            id="a namespace without pools",
+        ),
+        pytest.param(
             (pool(), pod("a").replace("spec:", "spec: text\nold:")),
             (),
             2,
-            "kvquota: 1.yaml:1: Pod default/a: no API server takes this Pod: 'str' object has no attribute 'get'; write"
-            " it as `kubectl get -o yaml` does",
+            "kvquota: 1.yaml:8: error: Pod default/a: spec: must be a mapping, it is 'text'; no API server takes this"
+            " Pod",
             id="a pod that is none",
         ),
     ],
@@ -184,7 +207,11 @@ def test_what_a_pod_would_not_get(
 def test_a_pool_without_a_plan_is_named_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = render(tmp_path, capsys, "--pod", "a", texts=(quota(), pool(memory="1Gi")))
     assert (code, out) == (3, "")
-    assert err.splitlines()[-1].startswith("kvquota: 1.yaml:1: ModelPool default/pool: ")
+    first, last = err.splitlines()
+    assert first.startswith("1.yaml:1: error: ModelPool default/pool: ")
+    assert last == (
+        "kvquota: 1.yaml:1: ModelPool default/pool: no pod gets anything until what is said of it above is mended"
+    )
 
 
 def test_what_is_wrong_beside_it_is_said_and_ends_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

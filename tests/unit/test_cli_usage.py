@@ -9,6 +9,15 @@ import pytest
 from kvquota_cli.__main__ import main
 from kvquota_fakeengine.__main__ import main as fake_engine
 
+RENDER = ["render", "--manifests", "x"]
+NO_PATH = "it is empty: name a file or a folder, . for the one that you are in"
+NO_NAME = (
+    "is no name: it is 1 to 253 lower-case letters, digits, '-' and '.', and begins and ends with a letter or digit"
+)
+NO_NAMESPACE = (
+    "is no namespace: it is 1 to 63 lower-case letters, digits and '-', and begins and ends with a letter or digit"
+)
+
 
 @pytest.mark.parametrize(
     ("arguments", "program", "sentence"),
@@ -19,6 +28,21 @@ from kvquota_fakeengine.__main__ import main as fake_engine
         (["check", "x", "--zzz"], "check", "there is no option --zzz: there are --help, --namespace, --output"),
         (["keygen", "search"], "keygen", "search is not expected here: a Secret's name goes with --secret NAME"),
         (["serve"], "serve", "the following arguments are required: --manifests"),
+        (["check", ""], "check", f"argument FILE|DIR: {NO_PATH}"),
+        (["serve", "--manifests", ""], "serve", f"argument --manifests: {NO_PATH}"),
+        (["render", "--manifests", "", "--pod", "a"], "render", f"argument --manifests: {NO_PATH}"),
+        ([*RENDER, "--pod", ""], "render", f"argument --pod: '' {NO_NAME}"),
+        ([*RENDER, "--pod", "Bad_Name!"], "render", f"argument --pod: 'Bad_Name!' {NO_NAME}"),
+        ([*RENDER, "--pod", "a" * 300], "render", f"argument --pod: '{'a' * 58}… {NO_NAME}"),
+        ([*RENDER, "--pool", ""], "render", f"argument --pool: '' {NO_NAME}"),
+        ([*RENDER, "-n", ""], "render", f"argument -n/--namespace: '' {NO_NAMESPACE}"),
+        (["check", "x", "-n", "A"], "check", f"argument -n/--namespace: 'A' {NO_NAMESPACE}"),
+        (["serve", "--manifests", "x", "-n", ""], "serve", f"argument -n/--namespace: '' {NO_NAMESPACE}"),
+        (
+            [*RENDER, "--pod", "a", "--pod", "b"],
+            "render",
+            "argument --pod: --pod is one too many: it was given before, keep one of them",
+        ),
     ],
 )
 def test_a_wrong_command_line_is_named_with_the_usage_of_its_own_command(

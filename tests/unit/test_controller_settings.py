@@ -58,6 +58,17 @@ def test_what_a_command_line_means(argv: list[str], settings: OperatorSettings) 
     [
         pytest.param([], "one of the arguments --namespace --all-namespaces is required", id="nothing to serve"),
         pytest.param(["--namespace=a", "--all-namespaces"], "not allowed with", id="some and all"),
+        pytest.param(["--namespace="], "'' is not the name of a namespace: write", id="a variable that is not set"),
+        pytest.param(["--namespace=Bad NS"], "'Bad NS' is not the name of a namespace: write", id="no label"),
+        pytest.param(["--namespace=a", "--namespace="], "'' is not the name of a namespace", id="one, and none"),
+        pytest.param([f"--namespace={'a' * 64}"], "is not the name of a namespace", id="a name of 64"),
+        pytest.param(["--all-namespaces", "--lease-name=Bad Name"], "'Bad Name' is not a name of", id="no Lease"),
+        pytest.param(["--all-namespaces", "--lease-name="], "'' is not a name of Kubernetes: write", id="no name"),
+        pytest.param(
+            ["--all-namespaces", f"--kubeconfig={__file__}", "--leader-elect", "--lease-namespace="],
+            "argument --lease-namespace: '' is not the name of a namespace",
+            id="a Lease in no namespace",
+        ),
         pytest.param(["--all-namespaces", "--sync-seconds=0.1"], "from 0.2 to 60", id="too fast"),
         pytest.param(["--all-namespaces", "--sync-seconds=nan"], "from 0.2 to 60", id="no number"),
         pytest.param(["--all-namespaces", "--sync-seconds=soon"], "from 0.2 to 60", id="a word for a number"),

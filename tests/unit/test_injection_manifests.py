@@ -35,7 +35,7 @@ def pool_of(name: str) -> dict[str, Any]:
 def template_of(name: str) -> dict[str, Any]:
     """The pod as a ReplicaSet sends it: without a name."""
     template: dict[str, Any] = read(name)["spec"]["template"]
-    return template
+    return {**template, "metadata": {**template["metadata"], "generateName": f"{name}-"}}
 
 
 def injected(name: str, pod: dict[str, Any], config_map: str = CONFIG_MAP) -> Allowed:

@@ -1,4 +1,4 @@
-"""What is changed in a pod that asks, what is left, and which pods are refused."""
+"""What is changed in a pod that asks, and what is left."""
 
 from typing import Any
 
@@ -240,6 +240,32 @@ def test_a_volume_of_the_name_that_is_there_already(volume: Pod, mounted: str) -
     assert volumes[1]["configMap"] == {"name": mounted, "optional": True}
 
 
+@pytest.mark.parametrize(
+    ("given", "copied", "keeps"),
+    [
+        pytest.param({"name": "a"}, {"name": "a"}, True, id="the same pod, asked about again"),
+        pytest.param({"generateName": "a-"}, {"generateName": "a-"}, True, id="the same before it has its name"),
+        pytest.param({"name": "a"}, {"name": "b"}, False, id="a copy under another name"),
+        pytest.param(
+            {"generateName": "a-"}, {"generateName": "a-", "name": "a-x2"}, False, id="a copy of what was made"
+        ),
+        pytest.param({"generateName": "a-"}, {"generateName": "a-7f-"}, False, id="a template made of it"),
+    ],
+)
+def test_a_copy_of_an_injected_pod_gets_a_config_map_of_its_own(given: Pod, copied: Pod, keeps: bool) -> None:
+    labels = pod()["metadata"]["labels"]
+    before, after = "kvq-" + "a" * 32, "kvq-" + "b" * 32
+    once = inject({**pod(), "metadata": {**given, "labels": labels}}, target(), IMAGE, before)
+    assert isinstance(once, Allowed)
+    annotations = once.pod["metadata"]["annotations"]
+    copy = {**once.pod, "metadata": {**copied, "labels": labels, "annotations": annotations}}
+    twice = inject(copy, target(), IMAGE, after)
+    assert isinstance(twice, Allowed)
+    [volume] = [each for each in twice.pod["spec"]["volumes"] if each["name"] == "kvquota-config"]
+    assert volume["configMap"]["name"] == (before if keeps else after)
+    assert inject(twice.pod, target(), IMAGE, "kvq-" + "c" * 32) == twice
+
+
 def test_a_sidecar_that_was_written_by_hand_is_left_alone_with_all_of_its_pod() -> None:
     given = pod(engine(), initContainers=[{"name": "kvquota", "image": "own"}])
     assert allowed(given) == Allowed(given, ("the pod has a container kvquota already, so it is left as it is",))
@@ -256,6 +282,7 @@ def test_annotations_say_by_which_plan() -> None:
     assert found.pod["metadata"]["annotations"] == {
         "mine": "stays",
         "kvquota.dev/injected": f"llama-8b/{plan}",
+        "kvquota.dev/injected-as": "llama-8b-*",
         "kvquota.dev/plan": plan,
     }
 
@@ -271,7 +298,10 @@ UNKNOWN = {"model__config": {"inline": {"architectures": ["Nobody"], "model_type
 
 def test_a_pool_that_never_had_a_plan_holds_nobody_back_and_says_so() -> None:
     found = allowed(pod(annotations={"kvquota.dev/plan": "of a pod that was copied"}), **NO_FIT)
-    assert found.pod["metadata"]["annotations"] == {"kvquota.dev/injected": "llama-8b/-"}
+    assert found.pod["metadata"]["annotations"] == {
+        "kvquota.dev/injected": "llama-8b/-",
+        "kvquota.dev/injected-as": "llama-8b-*",
+    }
     assert "--kv-cache-memory-bytes" not in engine_of(found)["args"]
     assert found.warnings == (
         "ModelPool llama-8b has no plan, so the engine takes what it takes: see its condition PlanValid",
@@ -289,90 +319,3 @@ def test_the_last_valid_plan_holds_for_new_pods_too() -> None:
 
 def test_what_engines_of_an_unknown_model_came_up_with_is_no_plan() -> None:
     assert target_of(pool(**UNKNOWN), None, durable_configs()).kv is None
-
-
-@pytest.mark.parametrize(
-    ("given", "changes", "says"),
-    [
-        pytest.param(
-            pod(hostNetwork=True),
-            {},
-            "the pod uses the node's network (hostNetwork), where every program of the node reaches the engine past the"
-            " sidecar: take hostNetwork out of the pod",
-            id="the node's network",
-        ),
-        pytest.param(
-            pod(engine(name="main"), {"name": "router", "image": "r"}),
-            {},
-            "the pod has no container vllm, it has main, router: correct spec.engine.container of ModelPool llama-8b,"
-            " or rename the container",
-            id="no container of the name that the pool says",
-        ),
-        pytest.param(
-            pod(engine(), {"name": "router", "image": "r"}),
-            {"engine__container": None},
-            "the pod has the containers vllm, router: say in spec.engine.container of ModelPool llama-8b which is the"
-            " engine",
-            id="two containers and a pool that says none",
-        ),
-        pytest.param(
-            pod(engine(command=["/bin/sh", "-c"], args=["vllm serve m --port 8000"])),
-            {},
-            "container vllm runs a string in a shell, which would lose the arguments that kvquota appends: write"
-            ' command and args as a list (command: [vllm, serve], args: [...]), or let the string end in "$@" and'
-            " follow it with the word sh",
-            id="a shell string",
-        ),
-        pytest.param(
-            pod(engine(args=None)),
-            {},
-            "container vllm has neither command nor args, so arguments cannot be added without replacing those of the"
-            " image: write into args what the image runs with",
-            id="an image that runs by itself",
-        ),
-        pytest.param(
-            pod(engine(args=["--uds", "/tmp/vllm.sock"])),
-            {},
-            "container vllm serves on a unix socket (--uds): let it serve on a port, and take --uds out",
-            id="a unix socket",
-        ),
-        pytest.param(
-            pod(engine(args=["--ssl-certfile=/tls.crt", "--ssl-keyfile=/tls.key"])),
-            {},
-            "container vllm serves TLS (--ssl-certfile, --ssl-keyfile) in a way that the sidecar cannot take over: it"
-            " does so for vLLM with --ssl-certfile and --ssl-keyfile on a volume of the container, and without"
-            " --ssl-ca-certs. Change that, or end TLS before the pod",
-            id="TLS with files of the image",
-        ),
-        pytest.param(
-            pod(engine(args=["--port", "80"])),
-            {},
-            "container vllm serves on port 80, and ModelPool llama-8b says 8000: make spec.engine.port and --port the"
-            " same, 1024 or higher",
-            id="another port, below 1024",
-        ),
-        pytest.param(
-            pod(engine(), {"name": "metrics", "image": "m", "ports": [{"containerPort": 9600}]}),
-            {},
-            "container metrics has the port 9600, which the sidecar is to have: change spec.sidecar.adminPort of"
-            " ModelPool llama-8b",
-            id="the admin port is taken",
-        ),
-        pytest.param(
-            pod(engine(ports=[{"containerPort": 8080}])),
-            {"sidecar__takeover": "None", "sidecar__port": 8080},
-            "container vllm has the port 8080, which the sidecar is to have: change spec.sidecar.port of ModelPool"
-            " llama-8b",
-            id="the sidecar's port is taken, without a takeover",
-        ),
-        pytest.param(
-            pod(),
-            {"engine__type": "OpenAI", "engine__plugin": "Off"},
-            "ModelPool llama-8b does not say which kind of engine this is (engine.type OpenAI), so it cannot be moved"
-            " off its port: set spec.sidecar.takeover None and spec.sidecar.port, and send clients there",
-            id="an engine of which nothing is known",
-        ),
-    ],
-)
-def test_a_pod_that_cannot_be_put_under_quota_is_refused_with_what_to_do(given: Pod, changes: Pod, says: str) -> None:
-    assert refused(given, **changes) == says

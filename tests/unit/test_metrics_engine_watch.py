@@ -79,7 +79,7 @@ def test_what_was_seen_grows_old_and_stays() -> None:
 
     async def scene() -> None:
         watch = watch_of(Script(SAMPLE, EngineUnavailableError("refused"), None), observed.append, tally=tally)
-        assert watch.usage() == EngineUsage()
+        assert watch.usage() == EngineUsage(age_seconds=0.0)
         await watch.take()
         await asyncio.sleep(2.5)
         seen = EngineUsage(
@@ -94,6 +94,18 @@ def test_what_was_seen_grows_old_and_stays() -> None:
     virtual_time.run(scene())
     assert observed == [SAMPLE]
     assert (tally.samples_taken, tally.samples_failed) == (2, 1)
+
+
+def test_an_engine_that_was_never_seen_is_down_for_as_long_as_it_was_looked_for() -> None:
+    async def scene() -> None:
+        watch = watch_of(Script(*[EngineUnavailableError("refused")] * 2))
+        await asyncio.sleep(9.5)
+        await watch.take()
+        assert watch.usage() == EngineUsage(state="Down", age_seconds=9.5)
+        await asyncio.sleep(1)
+        assert watch.usage() == EngineUsage(state="Down")
+
+    virtual_time.run(scene())
 
 
 def test_a_metric_that_vanishes_is_told_once_and_is_missing_from_the_report() -> None:

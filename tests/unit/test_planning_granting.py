@@ -9,6 +9,7 @@ from kvquota_api.quota import Share
 from kvquota_operator.planning.effective import EffectiveQuota
 from kvquota_operator.planning.granting import PodRoom, grant_shares, longest_request
 from kvquota_operator.planning.guarantees import given_softs, guarantee_limit
+from kvquota_operator.planning.holding import Holding, Holdings
 
 KV = KvPlan(
     cap_blocks=1_001,
@@ -217,6 +218,13 @@ def test_the_limit_of_the_guarantees_is_rounded_down():
 )
 def test_longest_request(context, blocks):
     assert longest_request(context, KV) == blocks
+
+
+def test_where_not_all_can_be_served_those_that_ran_come_before_those_that_did_not():
+    held = Holdings({"a": Holding(Blocks(100), 1, Blocks(100), 1)})
+    rooms = [PodRoom(Blocks(1_000), (), held, has_run=has_run) for has_run in (False, True, True)]
+    wanted = quota(scope="Pool", hard=Share(tokens=4_784))
+    assert parts(rooms, wanted) == [(0, 0, None), (0, 100, None), (0, 100, None)]
 
 
 def test_pods_that_are_alike_have_one_division():

@@ -67,10 +67,76 @@ def test_of_too_many_pods_those_that_have_a_part_keep_it() -> None:
     assert parts(joined) == {"a": (0, 1), "m": (500, 1), "n": (500, 1)}
 
 
-def test_a_part_that_has_not_come_yet_is_no_ceiling() -> None:
+@pytest.mark.parametrize(
+    "ready", [pytest.param(True, id="to a new pod"), pytest.param(False, id="to one that never ran")]
+)
+def test_a_part_that_has_not_come_yet_is_no_ceiling(ready: bool) -> None:
     before = settled("a", kv={"hard": {"tokens": 16_000}, "soft": {"tokens": 8_000}}, scope="Pool")
-    joined = replace(before, pods=(*before.pods, make.pod("b")))
+    joined = replace(before, pods=(*before.pods, make.pod("b", ready=ready)))
     assert parts(joined)["b"] == (0, None)
     status = reconcile(joined, make.NOW, make.WALL).quota_statuses["search"]
     told = {each["type"]: each["reason"] for each in status["conditions"]}
     assert told["QuotaWithinCapacity"] == "WithinCapacity"
+
+
+PENDING = tuple(make.pod(f"p{place}", ready=False, ip=None) for place in range(6))
+NO_PARTS = {pod.name: (0, 1) for pod in PENDING}
+
+
+def with_pending(**spec: Any) -> Observed:
+    before = settled("a", "b", scope="Pool", maxConcurrentRequests=6, **spec)
+    return replace(before, pods=(*before.pods, *PENDING))
+
+
+@pytest.mark.parametrize(
+    ("hard", "serving"),
+    [
+        pytest.param({"tokens": 16_000}, 500, id="of a number of tokens"),
+        pytest.param({"percent": 10}, 1_843, id="nor does a percent grow by what they are planned to have"),
+        pytest.param(None, make.CAP - 1, id="of all there is"),
+    ],
+)
+def test_pods_that_never_ran_take_nothing_from_those_that_serve(hard: dict[str, int] | None, serving: int) -> None:
+    joined = with_pending(kv={} if hard is None else {"hard": hard})
+    assert parts(joined) == {"a": (serving, 3), "b": (serving, 3)} | NO_PARTS
+
+
+def test_pods_that_never_ran_take_nothing_after_the_operator_starts_anew_either() -> None:
+    before = with_pending()
+    known = make.carried_out(before, reconcile(before, make.NOW, make.WALL))
+    tried = {pod.uid: make.reported(None, error="timeout")[make.pod().uid] for pod in known.pods}
+    for reports in ({}, tried):
+        assert parts(replace(known, reports=reports)) == {"a": (500, 3), "b": (500, 3)} | NO_PARTS
+
+
+def test_a_pod_that_is_not_ready_and_silent_keeps_its_part_when_the_operator_starts_anew() -> None:
+    before = settled("a", "b", scope="Pool", maxConcurrentRequests=6)
+    silent = replace(before, reports={}, pods=(make.pod("a", ready=False), make.pod("b")))
+    assert parts(silent) == {"a": (500, 3), "b": (500, 3)}
+
+
+def test_a_pod_that_never_ran_keeps_what_it_may_hold_and_grows_by_nothing() -> None:
+    raised = make.quota("search", **(SPEC | {"scope": "Pool", "kv": {"hard": {"tokens": 32_000}}}))
+    before = settled("a", "b", scope="Pool")
+    reports = {uid: report for uid, report in before.reports.items() if uid != "uid-a"}
+    unheard = replace(
+        before, quotas=make.seen(raised), reports=reports, pods=(make.pod("a", ready=False), make.pod("b"))
+    )
+    assert parts(unheard) == {"a": (500, None), "b": (1_500, None)}
+
+
+def test_a_pod_gets_its_part_once_it_has_reported() -> None:
+    before = with_pending()
+    reports = dict(before.reports) | make.reported(make.report(), name="p0")
+    shrunk = replace(before, reports=reports)
+    assert parts(shrunk) == {"a": (334, 2), "b": (333, 2)} | NO_PARTS
+    followed = all_in_force(make.carried_out(shrunk, reconcile(shrunk, make.NOW, make.WALL)))
+    followed = replace(followed, reports={uid: followed.reports[uid] for uid in reports})
+    assert parts(followed) == {"a": (334, 2), "b": (333, 2)} | NO_PARTS | {"p0": (333, 2)}
+
+
+def test_while_no_pod_has_run_all_have_parts() -> None:
+    first = make.observed(
+        quotas=make.seen(make.quota("search", **(SPEC | {"scope": "Pool"}))), pods=PENDING[:4], reports={}
+    )
+    assert parts(first) == {f"p{place}": (250, None) for place in range(4)}

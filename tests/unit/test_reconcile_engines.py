@@ -79,6 +79,18 @@ SILENT = (
         pytest.param([make.report(), make.report(state="Down", blocks=None)], PODS, DOWN, id="one is dead"),
         pytest.param([make.report(), make.report(state="Down", age_seconds=3.0)], PODS, REPORTED, id="one is late"),
         pytest.param(
+            [make.report(), make.report(pool=STALE, state="Down", age_seconds=3.0)],
+            PODS,
+            REPORTED,
+            id="one is late, and answers nothing that could lack its usage",
+        ),
+        pytest.param(
+            [make.report(), make.report(pool=STALE, state="Unknown", age_seconds=0.5, blocks=None)],
+            PODS,
+            REPORTED,
+            id="one whose sidecar has just started",
+        ),
+        pytest.param(
             [make.report(), make.report(state="Down", blocks=None)],
             (make.pod("a"), make.pod("b", ready=False)),
             REPORTED,

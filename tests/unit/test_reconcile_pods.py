@@ -96,3 +96,17 @@ def awaited(**fields):
 )
 def test_which_pods_are_awaited(fields, expected):
     assert awaited(**fields) is expected
+
+
+@pytest.mark.parametrize(
+    ("pod", "reports", "expected"),
+    [
+        pytest.param(STARTING, {}, False, id="nobody heard of it"),
+        pytest.param(STARTING, make.reported(None, error="timeout"), False, id="it was asked in vain"),
+        pytest.param(STARTING, make.reported(make.report(), age=600.0), True, id="it reported, however long ago"),
+        pytest.param(READY, {}, True, id="it is ready"),
+    ],
+)
+def test_which_pods_have_run(pod, reports, expected):
+    (live,) = pods_seen(make.observed(pods=(pod,), reports=reports), make.NOW).live
+    assert live.has_run is expected

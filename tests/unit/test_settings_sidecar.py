@@ -90,7 +90,9 @@ BAD = {
     "a port beyond all": (["--admin", "0.0.0.0:65536"], "--admin is HOST:PORT"),
     "an engine without a scheme": (["--engine", "127.0.0.1:1"], "--engine is http://HOST:PORT"),
     "an engine over TLS": (["--engine", "https://127.0.0.1:1"], "--engine is http://HOST:PORT"),
-    "an engine with a path": (["--engine", "http://127.0.0.1:1/v1"], "--engine is HOST:PORT"),
+    "an engine with a path": (["--engine", "http://127.0.0.1:1/v1"], "--engine is http://HOST:PORT"),
+    "an engine of a scheme alone": (["--engine", "http://"], "--engine is http://HOST:PORT with a port from 1"),
+    "a word beside the version": (["--version", "foo"], "unrecognized arguments: foo"),
     "an engine without a host": (["--engine", "http://:1"], "--engine needs a host"),
     "an engine on no port": (["--engine", "http://a:0"], "--engine needs a host"),
     "a policy in other letters": (["--failure-policy", "open"], "Closed or Open"),
@@ -112,6 +114,14 @@ def test_what_does_not_fit_is_named_in_one_sentence(flags: list[str], says: str)
         read_settings(flags, {})
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_help_is_for_those_who_start_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        read_settings(["--help"], {})
+    told = " ".join(capsys.readouterr().out.split())
+    assert "Quotas on the KV-cache memory of one engine" in told
+    assert "KVQUOTA_*" not in told
 
 
 def test_an_engine_of_ipv6_is_addressed_in_brackets() -> None:

@@ -79,6 +79,7 @@ def test_a_whole_chat_request() -> None:
                 "temperature",
             }
         ),
+        shows_output=True,
     )  # fmt: skip
 
 

@@ -17,7 +17,15 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
 from kvquota_operator.adapters.api import Api
-from kvquota_operator.adapters.authority import Authority, Lifetimes, is_due, next_authority, read_authority, sign
+from kvquota_operator.adapters.authority import (
+    Authority,
+    Lifetimes,
+    Signed,
+    is_due,
+    next_authority,
+    read_authority,
+    sign,
+)
 from kvquota_operator.adapters.certificates import FolderCertificates, OwnCertificates, load, server_context
 from kvquota_operator.ports import ConflictError, UnreachableError
 from kvquota_operator.webhook_settings import ServiceName
@@ -244,6 +252,12 @@ async def _until_shown(context: ssl.SSLContext, bundle: bytes, name: str = SERVI
         await asyncio.sleep(0.02)
 
 
+WAY_OUT = (
+    "put tls.crt and tls.key there, a pair in PEM, or leave --webhook-certificates out to have own ones made; waiting"
+    " for the pair"
+)
+
+
 async def test_a_folder_is_read_again_when_its_certificate_is_renewed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -263,4 +277,34 @@ async def test_a_folder_is_read_again_when_its_certificate_is_renewed(
                 await _until_shown(context, authority.bundle)
     finally:
         keeping.cancel()
-    assert "cannot be used" in caplog.messages[0]
+    missing = f"[Errno 2] No such file or directory: '{tmp_path}/tls.crt'"
+    assert caplog.messages[0] == f"the webhook's certificate in {tmp_path} cannot be used ({missing}): {WAY_OUT}"
+
+
+def encrypted() -> Signed:
+    """A certificate, and its key behind a passphrase."""
+    now = datetime.now(UTC)
+    signed = sign(next_authority(None, "webhook", now, LIFETIMES), [SERVICE], now, LIFETIMES)
+    key = serialization.load_pem_private_key(signed.key, None)
+    hidden = serialization.BestAvailableEncryption(b"a passphrase")
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL)
+    return Signed(signed.certificate, key.private_bytes(*form, hidden))
+
+
+@pytest.mark.parametrize(
+    "found",
+    [pytest.param(Signed(b"junk", b"junk"), id="junk"), pytest.param(encrypted(), id="a key behind a passphrase")],
+)
+async def test_what_is_no_certificate_is_said_once_with_what_to_do(
+    found: Signed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("kvquota_operator.adapters.certificates.FOLDER_SECONDS", 0.02)
+    (tmp_path / "tls.crt").write_bytes(found.certificate)
+    (tmp_path / "tls.key").write_bytes(found.key)
+    ready = asyncio.Event()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(FolderCertificates(tmp_path).keep(server_context(), ready), 0.2)
+    [message] = caplog.messages
+    assert message.startswith(f"the webhook's certificate in {tmp_path} cannot be used ([SSL")
+    assert message.endswith(f"): {WAY_OUT}")
+    assert not ready.is_set()

@@ -3,19 +3,20 @@
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
-from aiohttp import ClientSession, TCPConnector
+from aiohttp import ClientConnectorError, ClientSession, TCPConnector
 
 from injection_builders import IMAGE, engine_of, pod, pool
 from kvquota_operator.adapters import webhook as webhook_module
 from kvquota_operator.adapters.api import Api
 from kvquota_operator.adapters.authority import Lifetimes, next_authority, sign
 from kvquota_operator.adapters.certificates import load
-from kvquota_operator.adapters.webhook import Injector, Webhook
+from kvquota_operator.adapters.listening import ListenError
+from kvquota_operator.adapters.webhook import COPIES_AT_ONCE, Injector, Webhook
 from kvquota_operator.injection.admission import Review
 from kvquota_operator.injection.outcomes import Allowed, Refused
 from kvquota_operator.ports import ClusterError, UnreachableError, VanishedError
@@ -26,6 +27,7 @@ from testcluster.processes import free_port
 
 POOLS = "/apis/kvquota.dev/v1alpha1/namespaces/inference/modelpools"
 CONFIG_MAPS = "/api/v1/namespaces/inference/configmaps"
+NO_FIT: dict[str, Any] = {"memory__kvPool": {"percent": 95}}
 
 
 class FakeApi:
@@ -42,6 +44,12 @@ class FakeApi:
         if self.error is not None:
             raise self.error
         return self.lists[path], "1"
+
+    async def pages(self, path: str, selector: str, limit: int) -> AsyncIterator[tuple[Sequence[Any], str]]:
+        found = self.lists[path]
+        for at in range(0, max(len(found), 1), limit):
+            self.asked.append(f"{path}?{selector}&continue={at}")
+            yield found[at : at + limit], "1"
 
     async def get(self, path: str, *, timeout_seconds: float = 1.0) -> Any:
         self.asked.append(path)
@@ -103,10 +111,24 @@ async def test_a_pool_that_cannot_be_read_refuses_with_what_is_wrong_with_it() -
 async def test_the_last_valid_plan_is_read_from_the_durable_copies() -> None:
     copies = [config_map(config) for config in decided().configs]
     foreign = {"metadata": {"name": "other"}, "data": {}}
-    api = FakeApi({POOLS: [stored(memory__kvPool={"percent": 95})], CONFIG_MAPS: [foreign, *copies]})
+    api = FakeApi({POOLS: [stored(**NO_FIT)], CONFIG_MAPS: [foreign] * COPIES_AT_ONCE + copies * 100})
     args = engine_of(await allowed(api))["args"]
     assert args[args.index("--kv-cache-memory-bytes") + 1] == "38654705664"
-    assert api.asked == [POOLS, f"{CONFIG_MAPS}?kvquota.dev/pool=llama-8b"]
+    asked = f"{CONFIG_MAPS}?kvquota.dev/pool=llama-8b&continue="
+    assert api.asked == [POOLS, f"{asked}0", f"{asked}{COPIES_AT_ONCE}"], "as many as it takes to find one"
+
+
+async def test_without_a_copy_that_has_a_plan_nobody_is_held_back() -> None:
+    api = FakeApi({POOLS: [stored(**NO_FIT)], CONFIG_MAPS: [{"metadata": {"name": "other"}, "data": {}}]})
+    assert "--kv-cache-memory-bytes" not in engine_of(await allowed(api))["args"]
+
+
+async def test_of_a_model_that_nobody_knows_the_copies_are_not_read() -> None:
+    """What they hold is what engines came up with, and no plan."""
+    unknown = {"inline": {"architectures": ["Nobody"], "model_type": "nobody"}}
+    api = FakeApi({POOLS: [stored(model__config=unknown)]})
+    assert "--kv-cache-memory-bytes" not in engine_of(await allowed(api))["args"]
+    assert api.asked == [POOLS]
 
 
 MODEL = {
@@ -155,11 +177,10 @@ async def api() -> FakeApi:
 async def url(api: FakeApi) -> AsyncIterator[str]:
     port = free_port()
     webhook = Webhook(injector(api), Shown(), Address("127.0.0.1", port))
-    running = asyncio.create_task(webhook.run())
-    await asyncio.wait_for(webhook.ready.wait(), 10)
-    yield f"https://127.0.0.1:{port}/inject"
-    running.cancel()
-    await asyncio.wait([running])
+    async with webhook.listening():
+        await webhook.certify()
+        assert webhook.ready.is_set()
+        yield f"https://127.0.0.1:{port}/inject"
 
 
 async def asked(url: str, body: bytes) -> tuple[int, str]:
@@ -170,6 +191,18 @@ async def asked(url: str, body: bytes) -> tuple[int, str]:
 
 def question(given: dict[str, Any]) -> bytes:
     return json.dumps({"request": {"uid": "u", "namespace": "inference", "object": given}}).encode()
+
+
+async def test_before_there_is_a_certificate_the_address_is_taken_and_no_handshake_succeeds(api: FakeApi) -> None:
+    port = free_port()
+    webhook = Webhook(injector(api), Shown(), Address("127.0.0.1", port))
+    async with webhook.listening():
+        with pytest.raises(ClientConnectorError):
+            await asked(f"https://127.0.0.1:{port}/inject", question(pod()))
+        with pytest.raises(ListenError, match="end what has the port, or give --webhook-listen another"):
+            await Webhook(injector(api), Shown(), Address("127.0.0.1", port)).listening().__aenter__()
+        await webhook.certify()
+        assert (await asked(f"https://127.0.0.1:{port}/inject", question(pod())))[0] == 200
 
 
 async def test_a_question_is_answered(url: str) -> None:

@@ -22,12 +22,19 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
+{{/* Of an image as values.yaml has it, and the version that stands for an empty tag. */}}
 {{- define "kvquota.image" -}}
-{{- if .Values.image.digest }}
-{{- printf "%s@%s" .Values.image.repository .Values.image.digest }}
+{{- if .image.digest }}
+{{- printf "%s@%s" .image.repository .image.digest }}
 {{- else }}
-{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) }}
+{{- printf "%s:%s" .image.repository (.image.tag | default .version) }}
 {{- end }}
+{{- end }}
+
+{{- define "kvquota.subjects" -}}
+- kind: ServiceAccount
+  name: {{ include "kvquota.serviceAccount" . }}
+  namespace: {{ .Release.Namespace }}
 {{- end }}
 
 {{/* The namespaces that are served, one a line; the release's own where none is named. */}}

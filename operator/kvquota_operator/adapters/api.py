@@ -7,7 +7,7 @@ rest costs more than everything else that is done with it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -92,14 +92,23 @@ class Api:
     async def list(self, path: str, selector: str = "") -> tuple[list[Json], str]:
         """All objects of a collection and the resourceVersion at which they were so."""
         items: list[Json] = []
-        query = [("limit", str(LIST_CHUNK))] + ([("labelSelector", selector)] if selector else [])
+        version = ""
+        async for page, version in self.pages(path, selector):  # noqa: B007 - that of the last page is returned
+            items.extend(page)
+        return items, version
+
+    async def pages(
+        self, path: str, selector: str = "", limit: int = LIST_CHUNK
+    ) -> AsyncIterator[tuple[Sequence[Json], str]]:
+        """The same in parts of `limit` objects: each is asked for only when it is wanted."""
+        query = [("limit", str(limit))] + ([("labelSelector", selector)] if selector else [])
         token = ""
         while True:
             answer = await self._request("GET", path, query=[*query, ("continue", token)] if token else query)
-            items.extend(answer.get("items") or [])
+            yield answer.get("items") or [], answer["metadata"]["resourceVersion"]
             token = answer["metadata"].get("continue") or ""
             if not token:
-                return items, answer["metadata"]["resourceVersion"]
+                return
 
     async def watch(self, path: str, version: str, selector: str = "") -> AsyncIterator[Json]:
         """Events of a collection after `version`, bookmarks too, until the server ends the watch.
@@ -200,6 +209,16 @@ def resource_of(path: str) -> str:
     if parts[:1] == ["namespaces"] and len(parts) > 2:
         parts = parts[2:]
     return "/".join([*parts[:1], *parts[2:]])
+
+
+async def find(reading: Awaitable[Json]) -> Json | None:
+    """The object that is read; None where it is not there. Raises ClusterError, also where its path is not known."""
+    try:
+        return await reading
+    except NotServedError:
+        raise
+    except VanishedError:
+        return None
 
 
 async def _body(response: aiohttp.ClientResponse) -> Json:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import logging
 import os
 import ssl
@@ -31,6 +30,7 @@ from kvquota_operator.adapters.authority import (
 )
 from kvquota_operator.logs import told
 from kvquota_operator.ports import Clock, ClusterError, ConflictError
+from kvquota_operator.reconcile.manifests import decoded, secret_data
 from kvquota_operator.webhook_settings import ServiceName
 
 CONFIGURATIONS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
@@ -88,11 +88,12 @@ class OwnCertificates:
 
     async def _look(self, context: ssl.SSLContext) -> None:
         authority = await self._authority()
-        told = await self._tell(authority)
-        if self._shown is not None and (told or self._shown[0] != authority):  # another replica may just have told it
+        is_news = await self._tell(authority)
+        is_new = self._shown is None or self._shown[0] != authority
+        if self._shown is not None and (is_news or is_new):  # another replica may just have told of it
             await asyncio.sleep(SPREAD_SECONDS)
         now = self._clock.now()
-        if self._shown is None or self._shown[0] != authority or is_due(self._shown[1], now):
+        if self._shown is None or is_new or is_due(self._shown[1], now):
             self._show(context, authority, now)
 
     async def _authority(self) -> Authority:
@@ -101,7 +102,7 @@ class OwnCertificates:
         while True:
             stored = await self._api.get(path)
             data = stored.get("data") or {}
-            found = read_authority(_decoded(data.get(BUNDLE_KEY)), _decoded(data.get(AUTHORITY_KEY)))
+            found = read_authority(decoded(data.get(BUNDLE_KEY)), decoded(data.get(AUTHORITY_KEY)))
             now = self._clock.now()
             if found is not None and not is_due(found.newest, now):
                 return found
@@ -149,7 +150,8 @@ class FolderCertificates:
                 if str(error) != told_of:
                     told_of = str(error)
                     log.warning(
-                        "the webhook's certificate in %s cannot be used (%s); waiting for another",
+                        "the webhook's certificate in %s cannot be used (%s): put tls.crt and tls.key there, a pair in"
+                        " PEM, or leave --webhook-certificates out to have own ones made; waiting for the pair",
                         self._folder, error, extra=told("webhook_certificate_unusable", reason=type(error).__name__),
                     )  # fmt: skip
             else:
@@ -168,7 +170,7 @@ def load(context: ssl.SSLContext, signed: Signed) -> None:
     """Show this certificate on new connections. Raises ssl.SSLError. No key touches a disk."""
     with ExitStack() as stack:
         paths = [_in_memory(stack, content) for content in (signed.certificate, signed.key)]
-        context.load_cert_chain(paths[0], paths[1])
+        context.load_cert_chain(paths[0], paths[1], password="")  # or OpenSSL asks a terminal for one, and waits
 
 
 def _in_memory(stack: ExitStack, content: bytes) -> str:
@@ -182,7 +184,7 @@ def _secret(authority: Authority, version: str) -> Json:
     values = {BUNDLE_KEY: authority.bundle, AUTHORITY_KEY: authority.key}
     return {
         "metadata": {"resourceVersion": version},
-        "data": {key: base64.b64encode(value).decode() for key, value in values.items()},
+        "data": secret_data(values),
     }
 
 
@@ -194,13 +196,6 @@ def _configuration(found: Json, bundle: str) -> Json:
         "metadata": {"name": found["metadata"]["name"]},
         "webhooks": [{"name": hook["name"], "clientConfig": {"caBundle": bundle}} for hook in found["webhooks"]],
     }
-
-
-def _decoded(value: object) -> bytes:
-    try:
-        return base64.b64decode(value, validate=True) if isinstance(value, str) else b""
-    except binascii.Error:
-        return b""
 
 
 def _complain(error: ClusterError, service: ServiceName) -> None:

@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 from typing import Final
 
-from kvquota_operator.adapters.api import Api, Json, object_path
+from kvquota_operator.adapters.api import Api, Json, find, object_path
 from kvquota_operator.leading import ABSENT, NOBODY, Record
-from kvquota_operator.ports import Clock, ForbiddenError, NotServedError, VanishedError
+from kvquota_operator.ports import Clock, ForbiddenError
 
 COORDINATION: Final = "/apis/coordination.k8s.io/v1"
 OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")  # where every pod finds it
@@ -59,11 +59,7 @@ class KubeLease:
     async def look(self) -> Record:
         """What the Lease says."""
         try:
-            return self._keep(await self._api.get(self._path(self._name)))
-        except NotServedError:
-            raise
-        except VanishedError:
-            return self._keep({})
+            return self._keep(await find(self._api.get(self._path(self._name))) or {})
         except ForbiddenError as error:
             raise self._forbidden("get", error) from error
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from kvquota_operator.adapters.api import Json
 from kvquota_operator.adapters.shelf import Shelf
 from kvquota_operator.reading.objects import StoredPool, StoredQuota, read_pool, read_quota
-from kvquota_operator.reconcile.observed import InvalidSeen, Kind, PoolKey, QuotaSeen
+from kvquota_operator.reconcile.observed import Kind, PoolKey, QuotaSeen, written
 
 Stored = StoredPool | StoredQuota
 
@@ -127,12 +126,8 @@ class Objects:
 
 
 def _written(stored: Stored) -> object:
-    """What people write of an object: all but its status."""
     seen = stored.quota if isinstance(stored, StoredQuota) else stored.pool
-    if isinstance(seen, InvalidSeen):
-        return replace(seen, status={})
-    whole = seen.quota if isinstance(seen, QuotaSeen) else seen
-    return whole.metadata, whole.spec
+    return written(seen.quota if isinstance(seen, QuotaSeen) else seen)
 
 
 def _edited(known: Sequence[StoredPool] | Sequence[StoredQuota]) -> bool:

@@ -14,14 +14,11 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from kvquota_operator.adapters.listening import Place, serving
 from kvquota_operator.settings import Address
 
 LONGEST_STILLNESS_SECONDS: Final = 240.0  # every wait of a watch is bounded by 70 s; all of one try together are below
 LONGEST_PASS_SECONDS: Final = 120.0  # every wait in a pass is bounded; all bounds of one pass together are below this
-
-
-class ListenError(RuntimeError):
-    """The address cannot be listened on; the text says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +41,8 @@ async def probes(address: Address | None, health: Health, registry: CollectorReg
         yield
         return
     runner = web.AppRunner(_application(health, registry), access_log=None)
-    await runner.setup()
-    try:
-        await _listen(runner, address)
+    async with serving(runner, Place(address, "probes and metrics", "--listen")):
         yield
-    finally:
-        await runner.cleanup()
-
-
-async def _listen(runner: web.AppRunner, address: Address) -> None:
-    try:
-        await web.TCPSite(runner, address.host or None, address.port).start()
-    except OSError as error:
-        raise ListenError(
-            f"cannot listen on {address.host}:{address.port} for probes and metrics ({error.strerror or error}): end"
-            " what has the port, or give --listen another address"
-        ) from error
 
 
 def _application(health: Health, registry: CollectorRegistry) -> web.Application:

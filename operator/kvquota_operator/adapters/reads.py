@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from kvquota_operator.adapters.api import REQUEST_TIMEOUT_SECONDS, Api, Json
-from kvquota_operator.ports import Clock, ClusterError, NotServedError, VanishedError
+from kvquota_operator.adapters.api import REQUEST_TIMEOUT_SECONDS, Api, Json, find
+from kvquota_operator.ports import Clock, ClusterError
 
 FRESH_SECONDS: Final = 30.0  # how late a rotated key works, at worst
 RETRY_SECONDS: Final = 5.0  # after a failed read of what is known
@@ -73,12 +73,8 @@ class Reads(Generic[T]):
         self._entries = {path: entry for path, entry in self._entries.items() if entry.used_at > since}
 
     async def _read(self, path: str, seconds: float) -> T | None:
-        try:
-            return self._keep(await self._api.get(path, timeout_seconds=seconds))
-        except NotServedError:
-            raise
-        except VanishedError:
-            return None
+        body = await find(self._api.get(path, timeout_seconds=seconds))
+        return None if body is None else self._keep(body)
 
     def _store(self, path: str, value: T | None) -> None:
         now = self._clock.monotonic()

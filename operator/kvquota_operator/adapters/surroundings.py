@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
-from kvquota_api.meta import ADMIN_PORT, POOL_LABEL
+from kvquota_api.meta import ADMIN_PORT, CONFIG_VOLUME, POOL_LABEL
 from kvquota_api.model_pool import ModelPool, PodSelector
 from kvquota_api.pod_config import PodConfig, PodRef
 from kvquota_operator.adapters.api import CORE, Api, Json, object_path
@@ -18,6 +18,7 @@ from kvquota_operator.reading.pods import PodRecord, query, read_pod, selects
 from kvquota_operator.reconcile.configs import has_parts
 from kvquota_operator.reconcile.manifests import config_from_configmap, config_map, is_ours, pool_label
 from kvquota_operator.reconcile.observed import PodSeen, PoolClaim
+from kvquota_operator.reconcile.pods import pool_claim
 
 T = TypeVar("T")
 FIRST_LIST_SECONDS: Final = 10.0  # longer than a list of 5,000 pods takes; then the pass fails and is tried again
@@ -93,9 +94,11 @@ class Surroundings:
         """The pods, each with the other pools of the namespace that select it too."""
         if self._pods is None:
             return ()
-        others = [each.pool for each in pools if each.key != stored.key and isinstance(each.pool, ModelPool)]
+        others = [
+            (each.key, each.pool) for each in pools if each.key != stored.key and isinstance(each.pool, ModelPool)
+        ]
         port = stored.pool.spec.sidecar.admin_port if isinstance(stored.pool, ModelPool) else ADMIN_PORT
-        claimants = _Claimants(tuple((each.spec.selector, _claim(each)) for each in others), port)
+        claimants = _Claimants(tuple((pool.spec.selector, pool_claim(key, pool)) for key, pool in others), port)
         if claimants != self._claimants:
             self._claimants, self._seen = claimants, {}
         records = self._pods.items
@@ -143,9 +146,7 @@ class Surroundings:
         except ConflictError:
             there = await self._api.get(path)
             if not is_ours(there, config.pod):
-                raise NotOursError(
-                    f"ConfigMap {body['metadata']['name']} exists and is not owned by pod {config.pod.name}: delete it"
-                ) from None
+                raise NotOursError(_in_the_way(there, config.pod)) from None
             return await self._api.apply(path, _over(body, there["metadata"]["resourceVersion"]))
 
     def _config_replaced(self, before: StoredConfig | None, after: StoredConfig | None) -> None:
@@ -214,6 +215,19 @@ def _read_config(body: Json) -> StoredConfig | None:
     return None
 
 
+def _in_the_way(there: Json, pod: PodRef) -> str:
+    """What to do about a ConfigMap of the wanted name: the config of a pod that runs is nothing to delete."""
+    name = there["metadata"]["name"]
+    owners = there["metadata"].get("ownerReferences") or []
+    other = next((each["name"] for each in owners if each["kind"] == "Pod" and each["name"] != pod.name), None)
+    if other is None:
+        return f"ConfigMap {name} exists and is not owned by pod {pod.name}: delete it"
+    return (
+        f"ConfigMap {name} has the config of pod {other}, and pod {pod.name} mounts it too, as a copy of that pod's"
+        f" manifest does: leave the ConfigMap, and make pod {pod.name} anew without the volume {CONFIG_VOLUME}"
+    )
+
+
 def _over(body: Json, version: str) -> Json:
     """`body`, to be stored only where the object still is at `version`."""
     return {**body, "metadata": {**body["metadata"], "resourceVersion": version}}
@@ -224,8 +238,3 @@ def _selector(stored: StoredPool) -> str:
     if isinstance(stored.pool, ModelPool):
         return query(stored.pool.spec.selector)
     return ",".join(f"{key}={value}" for key, value in sorted(stored.labels.items()))
-
-
-def _claim(pool: ModelPool) -> PoolClaim:
-    created = pool.metadata.creation_timestamp
-    return PoolClaim(created.strftime("%Y-%m-%dT%H:%M:%SZ") if created else "", pool.metadata.name)

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import msgspec
@@ -22,17 +22,17 @@ from aiohttp import web
 from kvquota_api.meta import POOL_LABEL
 from kvquota_api.model_pool import ModelPool
 from kvquota_api.pod_config import PodConfig
-from kvquota_operator.adapters.api import CORE, Api, object_path
+from kvquota_operator.adapters.api import CORE, Api, Json, find, object_path
 from kvquota_operator.adapters.certificates import Certificates, FolderCertificates, OwnCertificates, server_context
-from kvquota_operator.adapters.probes import ListenError
+from kvquota_operator.adapters.listening import Place, serving
 from kvquota_operator.adapters.statuses import KVQUOTA
 from kvquota_operator.injection.admission import Review, ReviewError, answer, read_review
 from kvquota_operator.injection.asking import asks, labels_of, selecting
 from kvquota_operator.injection.injecting import inject
 from kvquota_operator.injection.outcomes import Allowed, Outcome, Refused, SidecarImage, Target
-from kvquota_operator.injection.planned import target_of
+from kvquota_operator.injection.planned import keeps_last_plan, target_of
 from kvquota_operator.logs import told
-from kvquota_operator.ports import Clock, ClusterError, VanishedError
+from kvquota_operator.ports import Clock, ClusterError
 from kvquota_operator.reading.objects import StoredPool, read_model_config, read_pool
 from kvquota_operator.reconcile.manifests import config_from_configmap, pool_label
 from kvquota_operator.reconcile.observed import InvalidSeen
@@ -43,7 +43,8 @@ PATH: Final = "/inject"
 MAX_BODY_BYTES: Final = 4 * 2**20  # an API server takes 3 MiB, and a pod is in a review once
 REVIEWS_AT_ONCE: Final = 8  # a body takes up to 25 times its bytes while it is decided on
 DECIDING_SECONDS: Final = 4.0  # from the first byte to the answer: the API server waits for 5
-READ_SECONDS: Final = 2.0  # for one read: there are three at most, and the API server waits 5 s for the answer
+READ_SECONDS: Final = 2.0  # for the config of a model, which may be as large as a ConfigMap
+COPIES_AT_ONCE: Final = 16  # durable copies of one answer: all have one plan, unless it has just changed
 CLOSING_SECONDS: Final = 3.0  # for answers under way when the operator ends
 
 log = logging.getLogger(__name__)
@@ -80,23 +81,22 @@ class Injector:
         """The last valid plan is only in the durable copies: these are read where there is no other."""
         model_config = await self._model_config(pool)
         target = target_of(pool, model_config, ())
-        return target if target.kv is not None else target_of(pool, model_config, await self._configs(pool))
+        if target.kv is not None or not keeps_last_plan(pool, model_config):
+            return target
+        collection = object_path(CORE, pool.metadata.namespace, "configmaps")
+        selector = f"{POOL_LABEL}={pool_label(pool.metadata.name)}"
+        async for bodies, _ in self._api.pages(collection, selector, COPIES_AT_ONCE):
+            target = target_of(pool, model_config, _configs(bodies))
+            if target.kv is not None:
+                break
+        return target
 
     async def _model_config(self, pool: ModelPool) -> Mapping[str, Any] | None:
         ref = pool.spec.model.config.config_map_ref
         if ref is None:
             return None
         path = object_path(CORE, pool.metadata.namespace, "configmaps", ref.name)
-        try:
-            return read_model_config(await self._api.get(path, timeout_seconds=READ_SECONDS), ref.key)
-        except VanishedError:
-            return None
-
-    async def _configs(self, pool: ModelPool) -> list[PodConfig]:
-        collection = object_path(CORE, pool.metadata.namespace, "configmaps")
-        bodies, _ = await self._api.list(collection, f"{POOL_LABEL}={pool_label(pool.metadata.name)}")
-        found = [config_from_configmap(body) for body in bodies]
-        return [config for config in found if isinstance(config, PodConfig)]
+        return read_model_config(await find(self._api.get(path, timeout_seconds=READ_SECONDS)), ref.key)
 
 
 class Webhook:
@@ -106,28 +106,25 @@ class Webhook:
         self._injector = injector
         self._certificates = certificates
         self._listen = listen
+        self._context = server_context()
         self.ready = asyncio.Event()
         self._at_once = asyncio.Semaphore(REVIEWS_AT_ONCE)
 
-    async def run(self) -> None:
-        """Serve until cancelled. Raises ListenError."""
-        context, certified = server_context(), asyncio.Event()
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._certificates.keep(context, certified), name="webhook certificates")
-            await certified.wait()
-            await self._serve(context)
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        """Have the address while the context lasts. Raises ListenError.
 
-    async def _serve(self, context: ssl.SSLContext) -> None:
+        Until there is a certificate no handshake succeeds, so nothing is answered before `ready`.
+        """
         application = web.Application(client_max_size=MAX_BODY_BYTES)
         application.add_routes([web.post(PATH, self._review)])
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=CLOSING_SECONDS)
-        await runner.setup()
-        try:
-            await _start(runner, self._listen, context)
-            self.ready.set()
-            await asyncio.Event().wait()
-        finally:
-            await runner.cleanup()
+        async with serving(runner, Place(self._listen, "the webhook", "--webhook-listen"), self._context):
+            yield
+
+    async def certify(self) -> None:
+        """Have a good certificate at all times, until cancelled."""
+        await self._certificates.keep(self._context, self.ready)
 
     async def _review(self, request: web.Request) -> web.Response:
         try:
@@ -161,14 +158,9 @@ def webhook_of(settings: WebhookSettings, api: Api, clock: Clock) -> Webhook:
     return Webhook(Injector(api, settings.image), certificates, settings.listen)
 
 
-async def _start(runner: web.AppRunner, address: Address, context: ssl.SSLContext) -> None:
-    try:
-        await web.TCPSite(runner, address.host or None, address.port, ssl_context=context).start()
-    except OSError as error:
-        raise ListenError(
-            f"cannot listen on {address.host}:{address.port} for the webhook ({error.strerror or error}): end what has"
-            " the port, or give --webhook-listen another address"
-        ) from error
+def _configs(bodies: Iterable[Json]) -> list[PodConfig]:
+    found = [config_from_configmap(body) for body in bodies]
+    return [config for config in found if isinstance(config, PodConfig)]
 
 
 def _no_pool(namespace: str) -> str:

@@ -17,8 +17,10 @@ from kvquota_api.meta import GROUP, INJECT_LABEL
 from kvquota_operator.reading.objects import StoredPool
 from kvquota_operator.reading.pods import selects
 from kvquota_operator.reconcile.observed import InvalidSeen
+from kvquota_operator.reconcile.pods import pool_claim
 
 INJECTED_ANNOTATION: Final = f"{GROUP}/injected"  # POOL/HASH: by which pool's plan; "-" where there was none
+INJECTED_AS_ANNOTATION: Final = f"{GROUP}/injected-as"  # the name that the pod had then, PREFIX* of one made later
 NO_PLAN: Final = "-"
 
 
@@ -33,7 +35,9 @@ def labels_of(pod: Mapping[str, Any]) -> Mapping[str, str]:
 
 def selecting(labels: Mapping[str, str], pools: Iterable[StoredPool]) -> tuple[StoredPool, ...]:
     """The pools that select a pod with these labels, the one that it belongs to first."""
-    return tuple(sorted((pool for pool in pools if _selects(pool, labels)), key=_age))
+    return tuple(
+        sorted((pool for pool in pools if _selects(pool, labels)), key=lambda each: pool_claim(each.key, each.pool))
+    )
 
 
 def _selects(stored: StoredPool, labels: Mapping[str, str]) -> bool:
@@ -41,8 +45,3 @@ def _selects(stored: StoredPool, labels: Mapping[str, str]) -> bool:
     if isinstance(stored.pool, InvalidSeen):
         return bool(stored.labels) and all(labels.get(key) == value for key, value in stored.labels.items())
     return selects(stored.pool.spec.selector, labels)
-
-
-def _age(stored: StoredPool) -> tuple[str, str]:
-    created = None if isinstance(stored.pool, InvalidSeen) else stored.pool.metadata.creation_timestamp
-    return created.strftime("%Y-%m-%dT%H:%M:%SZ") if created else "", stored.key.name

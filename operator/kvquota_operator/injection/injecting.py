@@ -6,6 +6,7 @@ Decides the whole changed pod. Pure: pods are plain dicts and are not changed in
 2. A pod comes out whole or not at all: it is changed in every place, or it is refused with a sentence, or left alone.
 3. What the pod says of anything else than the engine's address, its partition, its probes and its end stays as it is.
 4. A sidecar that somebody wrote by hand is left alone, and so is all of its pod.
+5. A copy of an injected pod under another name does not get that pod's ConfigMap.
 
 It does not know whether the pod will be admitted by others.
 """
@@ -15,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from kvquota_api.meta import CONFIG_VOLUME, CONTAINER_NAME, PLAN_ANNOTATION
+from kvquota_api.meta import CONTAINER_NAME, PLAN_ANNOTATION
 from kvquota_api.model_pool import ModelPool
 from kvquota_operator.injection import sidecar
-from kvquota_operator.injection.asking import INJECTED_ANNOTATION, NO_PLAN
+from kvquota_operator.injection.asking import INJECTED_ANNOTATION, INJECTED_AS_ANNOTATION, NO_PLAN
 from kvquota_operator.injection.commands import option, words_of
 from kvquota_operator.injection.flags import engine_flags, moved_to, not_settable
 from kvquota_operator.injection.outcomes import Allowed, Outcome, Refused, SidecarImage, Target
@@ -26,7 +27,7 @@ from kvquota_operator.injection.probing import led_elsewhere
 from kvquota_operator.injection.refusing import Case, declared_ports, engine_container, refusal
 from kvquota_operator.injection.sidecar import Ports
 from kvquota_operator.injection.tls import WITHOUT, tls_files
-from kvquota_operator.reconcile.manifests import is_config_map_name
+from kvquota_operator.reading.pods import has_sidecar, mounted_config
 
 ENGINE_PORT: Final = 18000  # where an engine goes; the next free one where the pod has that already
 DEFAULT_GRACE_SECONDS: Final = 30  # of a pod that does not say, by Kubernetes
@@ -34,8 +35,8 @@ ANY_IPV4: Final = "0.0.0.0"  # noqa: S104 - the sidecar takes the place of an en
 
 
 def inject(pod: Mapping[str, Any], target: Target, image: SidecarImage, config_map: str) -> Outcome:
-    """`config_map`: a name of the operator's form that no other pod mounts; one that the pod mounts already stays."""
-    if sidecar.is_there(pod["spec"]) and INJECTED_ANNOTATION not in _annotations(pod["metadata"]):
+    """`config_map`: a name of the operator's form that no other pod mounts; one that is the pod's own already stays."""
+    if has_sidecar(pod["spec"]) and INJECTED_ANNOTATION not in _annotations(pod["metadata"]):
         return Allowed(pod, (f"the pod has a container {CONTAINER_NAME} already, so it is left as it is",))
     found = engine_container(pod["spec"], target.pool)
     if isinstance(found, str):
@@ -71,7 +72,8 @@ def _injected(
     spec = dict(pod["spec"])
     spec["containers"] = [_moved(each, case) if each is case.container else each for each in spec["containers"]]
     spec["initContainers"] = _with_sidecar(spec, case, image)
-    spec["volumes"] = _with_volumes(spec.get("volumes") or [], target.pool, config_map)
+    own = sidecar.volumes(target.pool, _own_config_map(pod) or config_map)
+    spec["volumes"] = _with_volumes(spec.get("volumes") or [], own)
     return {**pod, "metadata": _with_annotations(pod["metadata"], target), "spec": spec}
 
 
@@ -91,7 +93,7 @@ def _moved(container: Mapping[str, Any], case: Case) -> dict[str, Any]:
 def _with_sidecar(spec: Mapping[str, Any], case: Case, image: SidecarImage) -> list[Mapping[str, Any]]:
     """Last, so that the pod's own preparations come before it, and a mesh's sidecar outlives it."""
     others = list(spec.get("initContainers") or [])
-    if sidecar.is_there(spec):
+    if has_sidecar(spec):
         return others
     container = sidecar.container(
         case.pool,
@@ -110,14 +112,20 @@ def _host(words: Sequence[str]) -> str:
     return "" if ":" in (option(words, "--host") or "") else ANY_IPV4
 
 
-def _with_volumes(volumes: Sequence[Mapping[str, Any]], pool: ModelPool, config_map: str) -> list[Mapping[str, Any]]:
-    wanted = {each["name"]: each for each in sidecar.volumes(pool, _mounted(volumes) or config_map)}
-    return [each for each in volumes if each["name"] not in wanted] + list(wanted.values())
+def _with_volumes(volumes: Sequence[Mapping[str, Any]], own: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    names = {each["name"] for each in own}
+    return [*(each for each in volumes if each["name"] not in names), *own]
 
 
-def _mounted(volumes: Sequence[Mapping[str, Any]]) -> str | None:
-    names = [(each.get("configMap") or {}).get("name", "") for each in volumes if each["name"] == CONFIG_VOLUME]
-    return next((name for name in names if is_config_map_name(name)), None)
+def _own_config_map(pod: Mapping[str, Any]) -> str | None:
+    """What the pod mounts as its config, unless it came with the manifest of a pod of another name."""
+    injected_as = _annotations(pod["metadata"]).get(INJECTED_AS_ANNOTATION)
+    return mounted_config(pod["spec"]) if injected_as in (None, _known_as(pod["metadata"])) else None
+
+
+def _known_as(metadata: Mapping[str, Any]) -> str:
+    """The name of a pod, or what it will begin with: the API server finishes it after admission."""
+    return metadata.get("name") or f"{metadata.get('generateName', '')}*"
 
 
 def _annotations(metadata: Mapping[str, Any]) -> Mapping[str, str]:
@@ -127,6 +135,7 @@ def _annotations(metadata: Mapping[str, Any]) -> Mapping[str, str]:
 def _with_annotations(metadata: Mapping[str, Any], target: Target) -> dict[str, Any]:
     """What a copied pod says of another plan goes."""
     annotations = {key: value for key, value in _annotations(metadata).items() if key != PLAN_ANNOTATION}
+    annotations[INJECTED_AS_ANNOTATION] = _known_as(metadata)
     annotations[INJECTED_ANNOTATION] = f"{target.pool.metadata.name}/{target.plan_hash or NO_PLAN}"
     if target.plan_hash:
         annotations[PLAN_ANNOTATION] = target.plan_hash

@@ -1,6 +1,7 @@
 """What a pod of a pool is started with: the pool as it is, and the plan in force.
 
-Decides nothing of its own: it asks for the plan as the reconcile does, before any pod is there. Pure.
+Decides whether a pod needs the last valid plan; the plan itself is asked for as the reconcile does, before any pod is
+there. Pure.
 """
 
 from __future__ import annotations
@@ -12,14 +13,34 @@ from kvquota_api.memory.errors import UnknownArchitectureError
 from kvquota_api.model_pool import ModelPool
 from kvquota_api.pod_config import PodConfig
 from kvquota_operator.injection.outcomes import Target
-from kvquota_operator.reconcile.basis import basis_of
+from kvquota_operator.reconcile.basis import Basis, basis_of
 from kvquota_operator.reconcile.observed import Observed, PoolKey
 from kvquota_operator.reconcile.pods import PodsSeen
 
 
 def target_of(pool: ModelPool, model_config: Mapping[str, Any] | None, configs: Iterable[PodConfig]) -> Target:
-    """`model_config`: what the pool's configMapRef holds. `configs`: the durable copies, for a plan that is invalid
-    now; of a model that the planner does not know they say what other engines came up with, which is no plan."""
+    """`model_config`: what the pool's configMapRef holds. `configs`: durable copies, for a plan that is invalid now;
+    see `keeps_last_plan`."""
+    basis = _basis(pool, model_config, configs)
+    return Target(
+        pool,
+        kv=None if _is_unknown(basis) else basis.kv,
+        plan_hash="" if basis.plan is None else basis.plan.plan_hash,
+    )
+
+
+def keeps_last_plan(pool: ModelPool, model_config: Mapping[str, Any] | None) -> bool:
+    """Whether the plan in force is in the durable copies: of a model that the planner does not know they say what other
+    engines came up with, which is no plan."""
+    basis = _basis(pool, model_config, ())
+    return basis.plan is None and not _is_unknown(basis)
+
+
+def _is_unknown(basis: Basis) -> bool:
+    return basis.problem is not None and basis.problem.reason == UnknownArchitectureError.reason
+
+
+def _basis(pool: ModelPool, model_config: Mapping[str, Any] | None, configs: Iterable[PodConfig]) -> Basis:
     observed = Observed(
         key=PoolKey(pool.metadata.namespace, pool.metadata.name),
         pool=pool,
@@ -27,10 +48,4 @@ def target_of(pool: ModelPool, model_config: Mapping[str, Any] | None, configs: 
         configs={config.pod.uid: config for config in configs},
         model_config=model_config,
     )
-    basis = basis_of(observed, PodsSeen((), (), ()))
-    unknown = basis.problem is not None and basis.problem.reason == UnknownArchitectureError.reason
-    return Target(
-        pool,
-        kv=None if unknown else basis.kv,
-        plan_hash="" if basis.plan is None else basis.plan.plan_hash,
-    )
+    return basis_of(observed, PodsSeen((), (), ()))

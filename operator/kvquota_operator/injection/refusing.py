@@ -46,7 +46,9 @@ class Case:
 
 def engine_container(pod_spec: Mapping[str, Any], pool: ModelPool) -> Mapping[str, Any] | str:
     """The container that the pool calls its engine, or why it cannot be told."""
-    containers: Sequence[Mapping[str, Any]] = pod_spec["containers"]
+    containers: Sequence[Mapping[str, Any]] = pod_spec.get("containers") or ()
+    if not containers:
+        return "the pod has no container: give it the one of the engine"
     names, wanted = [each["name"] for each in containers], pool.spec.engine.container
     if wanted is None and len(names) > 1:
         return (

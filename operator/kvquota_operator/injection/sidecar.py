@@ -52,48 +52,58 @@ def container(
     own_readiness: bool,
 ) -> dict[str, Any]:
     """`host`: the addresses that it listens on. `own_readiness`: the pod has no other probe that passes through it."""
-    found = {
+    return {
         "name": CONTAINER_NAME,
         "image": image.image,
         "imagePullPolicy": image.pull_policy,
         "restartPolicy": "Always",
         "args": [*_arguments(pool, ports, host, grace_seconds), *_tls_arguments(tls)],
         "env": [
-            {"name": "KVQUOTA_POD_UID", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.uid"}}},
-            {
-                "name": "KVQUOTA_NODE_ADDRESS",
-                "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.hostIP"}},
-            },
+            _field_of_pod("KVQUOTA_POD_UID", "metadata.uid"),
+            _field_of_pod("KVQUOTA_NODE_ADDRESS", "status.hostIP"),
         ],
         "ports": [{"name": CONTAINER_NAME, "containerPort": ports.admin, "protocol": "TCP"}],
-        "startupProbe": {
-            "httpGet": {"path": "/healthz", "port": ports.admin},
-            "periodSeconds": 1,
-            "failureThreshold": START_SECONDS,
-        },
-        "lifecycle": {"preStop": {"httpGet": {"path": "/drain", "port": ports.admin}}},
-        "resources": {
-            "requests": {"cpu": image.cpu, "memory": image.memory},
-            "limits": {"cpu": image.cpu, "memory": image.memory},
-        },
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "readOnlyRootFilesystem": True,
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "volumeMounts": [
-            {"name": CONFIG_VOLUME, "mountPath": CONFIG_FOLDER, "readOnly": True},
-            {"name": IDENTITY_VOLUME, "mountPath": IDENTITY_FOLDER, "readOnly": True},
-            {"name": NOTHING_VOLUME, "mountPath": CREDENTIALS_FOLDER, "readOnly": True},
-            *(tls.mounts if tls else ()),
-        ],
+        "lifecycle": {"preStop": _get("/drain", ports.admin)},
+        **_probes(ports.admin, own_readiness=own_readiness),
+        "resources": {which: {"cpu": image.cpu, "memory": image.memory} for which in ("requests", "limits")},
+        "securityContext": _rights(),
+        "volumeMounts": _mounts(tls),
     }
-    if own_readiness:
-        found["readinessProbe"] = {"httpGet": {"path": "/readyz", "port": ports.admin}, "periodSeconds": 5}
-    return found
+
+
+def _field_of_pod(name: str, path: str) -> dict[str, Any]:
+    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+
+
+def _probes(admin: int, *, own_readiness: bool) -> dict[str, Any]:
+    startup = {**_get("/healthz", admin), "periodSeconds": 1, "failureThreshold": START_SECONDS}
+    readiness = {"readinessProbe": {**_get("/readyz", admin), "periodSeconds": 5}} if own_readiness else {}
+    return {"startupProbe": startup, **readiness}
+
+
+def _get(path: str, port: int) -> dict[str, Any]:
+    return {"httpGet": {"path": path, "port": port}}
+
+
+def _rights() -> dict[str, Any]:
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": USER,
+        "readOnlyRootFilesystem": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def _mounts(tls: TlsFiles | None) -> list[Mapping[str, Any]]:
+    folders = {
+        CONFIG_VOLUME: CONFIG_FOLDER,
+        IDENTITY_VOLUME: IDENTITY_FOLDER,
+        NOTHING_VOLUME: CREDENTIALS_FOLDER,
+    }
+    own = [{"name": name, "mountPath": folder, "readOnly": True} for name, folder in folders.items()]
+    return [*own, *(tls.mounts if tls else ())]
 
 
 def _arguments(pool: ModelPool, ports: Ports, host: str, grace_seconds: int) -> list[str]:
@@ -118,9 +128,3 @@ def volumes(pool: ModelPool, config_map: str) -> list[dict[str, Any]]:
         {"name": IDENTITY_VOLUME, "secret": {"secretName": secret, "optional": True}},
         {"name": NOTHING_VOLUME, "emptyDir": {}},
     ]
-
-
-def is_there(pod_spec: Mapping[str, Any]) -> bool:
-    """Whether a pod has a container with the sidecar's name."""
-    found = [*(pod_spec.get("initContainers") or []), *(pod_spec.get("containers") or [])]
-    return any(each["name"] == CONTAINER_NAME for each in found)

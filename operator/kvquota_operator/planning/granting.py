@@ -8,7 +8,8 @@ Invariants:
 2. No soft is larger than the hard beside it, and no computed hard larger than the pod's U.
 3. A percent of a PerReplica limit is of the pod's U, of a Pool limit of the U of all pods together, those that are
    leaving too; soft is always per pod. The parts of a Pool limit sum to at most that limit, or to what pods hold
-   already where that is more.
+   already where that is more. A pod that never ran has no part of it but what it may hold already, which nobody else
+   could be given; only while no pod has run do all count, as planned.
 4. A Shadow tenant has no guarantee: its soft is 0 and in no sum.
 5. A share that is kept from an earlier config keeps its hard and its limits as they were. It asks for the soft that it
    is given: the config has no other once this is carried out, so dividing again finds and says the same.
@@ -40,12 +41,14 @@ from kvquota_operator.planning.spreading import equal_parts, pods_served
 class PodRoom:
     """One pod to divide: `usable` is its U. `kept`: shares of an earlier config that stay.
 
-    `holdings`: what the pod may hold already; two pods that differ in nothing else are alike.
+    `holdings`: what the pod may hold already; `has_run`: it is known to run, or to have run. Two pods that differ in
+    nothing else are alike.
     """
 
     usable: Blocks
     kept: tuple[TenantShare, ...] = ()
     holdings: Holdings = field(default=NO_HOLDINGS, compare=False)
+    has_run: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,37 @@ class _Ceiling(NamedTuple):
     hard: Blocks
     concurrent: int | None
     whole: Blocks | None = None
+
+
+class _Claim(NamedTuple):
+    """Of blocks or sequences: the largest part that one pod may have, the most that it may hold, and its last part."""
+
+    room: int
+    held: int
+    given: int
+
+
+class _Stake(NamedTuple):
+    """One tenant on one pod: what it may hold there already, and whether it may get more than that."""
+
+    usable: Blocks
+    holding: Holding
+    grows: bool
+
+    @property
+    def counts(self) -> bool:
+        """Whether the pod may have a part of the whole, and adds to it."""
+        return self.grows or self.holding.blocks > 0
+
+    @property
+    def blocks(self) -> _Claim:
+        return self._claim(self.usable, self.holding.blocks, self.holding.given_blocks)
+
+    def sequences(self, limit: int) -> _Claim:
+        return self._claim(limit, self.holding.sequences, self.holding.given_sequences)
+
+    def _claim(self, most: int, held: int, given: int) -> _Claim:
+        return _Claim(most if self.grows else min(most, held), held, given)
 
 
 def grant_shares(
@@ -119,49 +153,45 @@ def _spread(
     quota: EffectiveQuota, rooms: Sequence[PodRoom], leaving: Sequence[PodRoom], kv: KvPlan
 ) -> Sequence[_Ceiling]:
     """The ceiling on each of `rooms`: what it should have in the end, as far as the others have let go of it."""
-    together = plus(*(room.usable for room in (*rooms, *leaving)))
+    stakes = _stakes(quota.tenant, rooms, leaving)
+    together = plus(*(each.usable for each in stakes if each.counts))
     total = together if quota.hard is None else blocks_of(quota.hard, together, kv)
     least = longest_request(quota.max_context_tokens, kv)
-    holdings = [room.holdings.of(quota.tenant) for room in (*rooms, *leaving)]
-    served = _served(quota, total, least, holdings[: len(rooms)])
-    targets = _placed(equal_parts(total, [rooms[place].usable for place in served]), served, len(holdings))
-    hards = moved(
-        [Part(target, each.blocks, each.given_blocks) for target, each in zip(targets, holdings, strict=True)],
-        total,
-        least,
-    )
-    sequences = _sequences(quota.max_concurrent_requests, served, holdings)
-    asked = _placed([_asked(total, len(served), turn) for turn in range(len(served))], served, len(rooms))
+    served = _served(quota, total, least, stakes[: len(rooms)])
+    hards = _moved(total, least, served, [each.blocks for each in stakes])
+    limit = quota.max_concurrent_requests
+    sequences = None if limit is None else _moved(limit, 1, served, [each.sequences(limit) for each in stakes])
+    asked = _asked(total, served, stakes)
     whole = Blocks(min(total, together))
     return [
-        _part(Blocks(asked[place]), hards[place], None if sequences is None else sequences[place], whole)
+        _part(asked[place], hards[place], None if sequences is None else sequences[place], whole)
         for place in range(len(rooms))
     ]
 
 
-def _served(quota: EffectiveQuota, total: Blocks, least: Blocks, holdings: Sequence[Holding]) -> list[int]:
+def _stakes(tenant: str, rooms: Sequence[PodRoom], leaving: Sequence[PodRoom]) -> list[_Stake]:
+    first = not any(room.has_run for room in rooms)
+    return [_Stake(room.usable, room.holdings.of(tenant), room.has_run or first) for room in (*rooms, *leaving)]
+
+
+def _served(quota: EffectiveQuota, total: Blocks, least: Blocks, stakes: Sequence[_Stake]) -> list[int]:
     """The places of the pods that should have a part: where not all can, those that have one before the others."""
-    served = pods_served(total, least, len(holdings))
+    open_pods = [place for place, stake in enumerate(stakes) if stake.counts]
+    served = pods_served(total, least, len(open_pods))
     if quota.max_concurrent_requests is not None:
         served = min(served, quota.max_concurrent_requests)
-    in_turn = sorted(range(len(holdings)), key=lambda place: not holdings[place].given_blocks)
+    in_turn = sorted(open_pods, key=lambda place: (not stakes[place].holding.given_blocks, not stakes[place].grows))
     return sorted(in_turn[:served])
 
 
-def _placed(parts: Sequence[int], places: Sequence[int], pods: int) -> list[int]:
-    """Of each pod its part; 0 where it is at none of `places`."""
-    whole = [0] * pods
-    for place, part in zip(places, parts, strict=True):
-        whole[place] = part
-    return whole
-
-
-def _sequences(limit: int | None, served: Sequence[int], holdings: Sequence[Holding]) -> Sequence[int] | None:
-    if limit is None:
-        return None
-    targets = _placed(equal_parts(limit, [limit] * len(served)), served, len(holdings))
-    parts = [Part(target, each.sequences, each.given_sequences) for target, each in zip(targets, holdings, strict=True)]
-    return moved(parts, limit, least=1)
+def _moved(total: int, least: int, served: Sequence[int], claims: Sequence[_Claim]) -> Sequence[int]:
+    """Of each pod the part to set now; in the end those of `served` have equal parts, and the others none."""
+    targets = [0] * len(claims)
+    for place, part in zip(served, equal_parts(total, [claims[place].room for place in served]), strict=True):
+        targets[place] = part
+    return moved(
+        [Part(target, each.held, each.given) for target, each in zip(targets, claims, strict=True)], total, least
+    )
 
 
 def _part(asked: Blocks, hard: int, sequences: int | None, whole: Blocks) -> _Ceiling:
@@ -171,9 +201,13 @@ def _part(asked: Blocks, hard: int, sequences: int | None, whole: Blocks) -> _Ce
     return _Ceiling(asked, Blocks(hard), sequences, whole)
 
 
-def _asked(total: Blocks, pods: int, place: int) -> Blocks:
-    whole, remainder = divmod(total, pods)
-    return Blocks(whole + (1 if place < remainder else 0))
+def _asked(total: Blocks, served: Sequence[int], stakes: Sequence[_Stake]) -> list[Blocks]:
+    """Of each pod an equal part, however large; 0 where it is not served although it could be."""
+    part, remainder = divmod(total, len(served))
+    asked = [Blocks(0 if stake.counts else part) for stake in stakes]
+    for turn, place in enumerate(served):
+        asked[place] = Blocks(part + (1 if turn < remainder else 0))
+    return asked
 
 
 def longest_request(max_context_tokens: int | None, kv: KvPlan) -> Blocks:

@@ -28,7 +28,6 @@ def read_pod(body: Mapping[str, Any]) -> PodRecord | None:
     meta, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
     if status.get("phase") in _FINISHED:
         return None
-    containers = [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]
     labels = meta.get("labels") or {}
     seen = PodSeen(
         namespace=meta["namespace"],
@@ -37,15 +36,21 @@ def read_pod(body: Mapping[str, Any]) -> PodRecord | None:
         ip=status.get("podIP") or None,
         ready=_is_ready(status),
         deleting="deletionTimestamp" in meta,
-        governed=any(container["name"] == CONTAINER_NAME for container in containers),
-        config_map=_mounted_config(spec),
+        governed=has_sidecar(spec),
+        config_map=mounted_config(spec),
         asks=labels.get(INJECT_LABEL) == "true",
         plan=(meta.get("annotations") or {}).get(PLAN_ANNOTATION) or None,
     )
     return PodRecord(seen, labels)
 
 
-def _mounted_config(spec: Mapping[str, Any]) -> str | None:
+def has_sidecar(spec: Mapping[str, Any]) -> bool:
+    """Whether a pod has a container with the sidecar's name."""
+    containers = [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]
+    return any(each["name"] == CONTAINER_NAME for each in containers)
+
+
+def mounted_config(spec: Mapping[str, Any]) -> str | None:
     """The ConfigMap in the volume of our config; None where there is none, or one whose name is not of our form."""
     volumes: list[dict[str, Any]] = spec.get("volumes") or []
     names = [(each.get("configMap") or {}).get("name") or "" for each in volumes if each.get("name") == CONFIG_VOLUME]

@@ -47,7 +47,7 @@ def divide(pods: PodsSeen, standings: Sequence[Standing], template: PodConfig, c
         durable = own.get(live.pod.uid)
         usable = live.usable(kv)
         holdings = holdings_of(live, durable, copies.attempts.get(live.pod.uid), usable) if spread else NO_HOLDINGS
-        return PodRoom(usable, _kept(kept, durable, newest), holdings)
+        return PodRoom(usable, _kept(kept, durable, newest), holdings, has_run=live.has_run)
 
     rooms = [room(live) for live in pods.live] or [_planned(kv, kept, newest)]
     leaving = [room(live) for live in pods.leaving]

@@ -21,6 +21,7 @@ from typing import Final
 from kvquota_api.pool_status import Advice
 from kvquota_api.usage import EngineRecent, UsageReport
 from kvquota_operator.reconcile.pods import LivePod, PodsSeen
+from kvquota_operator.reconcile.usage import hit_rate_percent
 from kvquota_operator.reconcile.verdicts import Verdict, listed
 
 ENGINE_DOWN: Final = "EngineDown"
@@ -88,7 +89,10 @@ def engine_silence(pods: PodsSeen) -> Verdict | None:
 
 
 def _says_nothing(report: UsageReport) -> bool:
-    return report.pool is not None and not report.pool.gauge_is_fresh and report.engine.used_blocks is None
+    engine = report.engine
+    is_new = engine.state == "Unknown" and engine.age_seconds is not None  # nobody has asked it for long enough
+    known = is_new or engine.state == "Down" or engine.used_blocks is not None
+    return report.pool is not None and not report.pool.gauge_is_fresh and not known
 
 
 def engine_advice(pods: PodsSeen) -> Iterator[Advice]:
@@ -120,9 +124,7 @@ def _is_inaccurate(report: UsageReport) -> bool:
 def prefix_hit_rate_percent(reports: Iterable[UsageReport]) -> int | None:
     """Of the prompt tokens of the last ten minutes, how many the engines found; None where they looked for none."""
     counts = [(report.engine.recent.prompt_tokens, report.engine.recent.cached_tokens) for report in reports]
-    known = [(asked, found) for asked, found in counts if asked is not None and found is not None]
-    asked = sum(each for each, _ in known)
-    return sum(min(found, each) for each, found in known) * 100 // asked if asked else None
+    return hit_rate_percent((asked, found) for asked, found in counts if asked is not None and found is not None)
 
 
 def _fresh(pods: PodsSeen) -> _Reports:

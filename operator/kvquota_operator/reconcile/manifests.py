@@ -13,7 +13,6 @@ Invariants:
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import re
 from collections.abc import Mapping
@@ -136,8 +135,21 @@ def pool_secret(pool: PoolKey, pool_uid: str, wanted: SecretWanted) -> dict[str,
                 {"apiVersion": API_VERSION, "kind": "ModelPool", "name": pool.name, "uid": pool_uid},
             ],
         },
-        "data": {key: base64.b64encode(value).decode() for key, value in values.items()},
+        "data": secret_data(values),
     }
+
+
+def secret_data(values: Mapping[str, bytes]) -> dict[str, str]:
+    """The data of a Secret."""
+    return {key: base64.b64encode(value).decode() for key, value in values.items()}
+
+
+def decoded(value: object) -> bytes:
+    """A value in the data of a Secret; empty where there is none that can be read."""
+    try:
+        return base64.b64decode(value, validate=True) if isinstance(value, str) else b""
+    except ValueError:  # also of text that is not ASCII
+        return b""
 
 
 def secret_from(stored: Mapping[str, Any]) -> SecretSeen | Unreadable:
@@ -145,10 +157,10 @@ def secret_from(stored: Mapping[str, Any]) -> SecretSeen | Unreadable:
     if stored.get("type") != POOL_SECRET_TYPE:
         return Unreadable(f"{_named(stored)} is not of the type {POOL_SECRET_TYPE}")
     data = _mapping(stored.get("data"))
-    token, pepper = (_decoded(data.get(key)) for key in (TOKEN_KEY, PEPPER_KEY))
+    token, pepper = (_text(data.get(key)) for key in (TOKEN_KEY, PEPPER_KEY))
     if token is None or pepper is None or min(len(token), len(pepper)) < MINIMUM_SECRET:
         return Unreadable(f"{_named(stored)} lacks {TOKEN_KEY} or {PEPPER_KEY} of at least {MINIMUM_SECRET} characters")
-    return SecretSeen(token, pepper, _identity(_decoded(data.get(IDENTITY_KEY))))
+    return SecretSeen(token, pepper, _identity(_text(data.get(IDENTITY_KEY))))
 
 
 def _identity(text: str | None) -> PoolIdentity | None:
@@ -160,12 +172,10 @@ def _identity(text: str | None) -> PoolIdentity | None:
         return None
 
 
-def _decoded(value: object) -> str | None:
-    if not isinstance(value, str):
-        return None
+def _text(value: object) -> str | None:
     try:
-        return base64.b64decode(value, validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
+        return decoded(value).decode() or None
+    except UnicodeDecodeError:
         return None
 
 

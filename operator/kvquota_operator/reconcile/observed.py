@@ -12,7 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from kvquota_api.meta import ADMIN_PORT
@@ -83,6 +83,11 @@ class InvalidSeen:
     generation: int
     message: str
     status: Mapping[str, Any]
+
+
+def written(seen: ModelPool | TenantQuota | InvalidSeen) -> object:
+    """What people write of an object: all but its status."""
+    return replace(seen, status={}) if isinstance(seen, InvalidSeen) else (seen.metadata, seen.spec)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,11 @@ class LivePod:
         """What the pod enforces, by its last report."""
         return _NO_CONFIG if self.report is None else self.report.in_force
 
+    @property
+    def has_run(self) -> bool:
+        """Whether it is known to run, or to have run: it reported, or is ready, which outlives this operator."""
+        return self.report is not None or self.pod.ready
+
     def usable(self, kv: KvPlan) -> Blocks:
         """U of this pod's engine: by its last report, until then as planned."""
         return usable_blocks(kv, None if self.report is None else self.report.engine.blocks)

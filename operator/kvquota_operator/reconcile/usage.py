@@ -23,14 +23,11 @@ from kvquota_api.amounts import Blocks
 from kvquota_api.pod_config import KvPlan
 from kvquota_api.quota import RecentCounts
 from kvquota_api.tenant_quota import LastRefusal
-from kvquota_api.usage import Counts, PoolUsage, Refusal, Rung, TenantUsage, UsageReport
+from kvquota_api.usage import LONGEST_WORD, MAX_CODES, Counts, PoolUsage, Refusal, Rung, TenantUsage, UsageReport
 from kvquota_operator.planning.blocks import usable_blocks
 from kvquota_operator.reconcile.amounts import counted
 
-LONGEST_CODE: Final = 64  # characters; one that is longer is none of ours, and would fill the status
-MAX_CODES: Final = 64  # of one table of counts: the bound of the status; there are fewer codes than that
 OWN_HARD: Final = "tenant_kv_quota_exceeded"  # what clients are told whose tenant has reached its hard
-MAX_CODE: Final = 64  # characters of a refusal's code: the bound of the status
 MAX_SEQUENCES: Final = 1_000_000  # in flight on one pod, more than any engine runs: what is above it is not believed
 Accounting = Literal["Estimated", "Exact"]
 
@@ -128,7 +125,7 @@ def _codes(tables: Iterable[Mapping[str, int]]) -> dict[str, int]:
     together: Counter[str] = Counter()
     for table in filter(None, tables):
         together.update(table)
-    known = sorted(code for code, count in together.items() if count and len(code) <= LONGEST_CODE)
+    known = sorted(code for code, count in together.items() if count and len(code) <= LONGEST_WORD)
     return {code: counted(together[code]) for code in known[:MAX_CODES]}
 
 
@@ -141,13 +138,21 @@ def _tenant(claims: Sequence[_Claim]) -> TenantSums:
         guarantee_missed=sum(each.usage.recent.guarantee_missed for each in claims),
         recent=recent_counts([each.usage.recent for each in claims]),
         last_refusal=_newest(each.usage.last_refusal for each in claims),
-        prefix_hit_rate_percent=_hit_rate([each.usage.recent for each in claims]),
+        prefix_hit_rate_percent=hit_rate_percent(_prompts(each.usage.recent) for each in claims),
     )
 
 
-def _hit_rate(counts: Sequence[Counts]) -> int | None:
-    asked = sum(each.prompt_tokens for each in counts)
-    return sum(min(each.cached_tokens, each.prompt_tokens) for each in counts) * 100 // asked if asked else None
+def _prompts(counts: Counts) -> tuple[int, int]:
+    return counts.prompt_tokens, counts.cached_tokens
+
+
+def hit_rate_percent(prompts: Iterable[tuple[int, int]]) -> int | None:
+    """Of prompts, as (tokens, those of them that were found), how much was found; None where there were none."""
+    asked = found = 0
+    for tokens, cached in prompts:
+        asked += tokens
+        found += min(cached, tokens)
+    return found * 100 // asked if asked else None
 
 
 def _newest(refusals: Iterable[Refusal | None]) -> LastRefusal | None:
@@ -156,7 +161,7 @@ def _newest(refusals: Iterable[Refusal | None]) -> LastRefusal | None:
     if newest is None:
         return None
     return LastRefusal(
-        code=newest.code[:MAX_CODE], message=newest.message, time=datetime.fromtimestamp(int(newest.at), UTC)
+        code=newest.code[:LONGEST_WORD], message=newest.message, time=datetime.fromtimestamp(int(newest.at), UTC)
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +25,9 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     paths = [_STDIN if path == Path("-") else path for path in arguments.paths]
     documents, findings = read_all(expand(paths))
     verdict = asyncio.run(check(InForce(documents, findings), arguments.namespace, datetime.now(UTC)))
-    if not verdict.findings and not verdict.checked:
+    if verdict.good and not verdict.checked:
+        for finding in verdict.findings:
+            print(finding, file=sys.stderr)
         raise CliError("no ModelPool, TenantQuota, Secret or ConfigMap is in these files: name files that have some")
     print(_as_json(verdict) if arguments.output == "json" else _as_text(verdict))
     return ExitCode.OK if verdict.good else ExitCode.PROBLEM

@@ -7,7 +7,7 @@ process runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from kvquota_api.model_pool import ModelPool
 from kvquota_api.pod_config import PodConfig
@@ -17,6 +17,7 @@ from kvquota_cli.manifests.places import ObjectKey
 from kvquota_operator.ports import VanishedError
 from kvquota_operator.reading.objects import StoredPool, StoredQuota, read_model_config, read_pool, read_quota
 from kvquota_operator.reading.secrets import jwks_ref, keep_key_secret, read_key, read_key_set, secret_refs
+from kvquota_operator.reconcile.engines import ENGINE_DOWN
 from kvquota_operator.reconcile.observed import (
     InvalidSeen,
     KeyFound,
@@ -33,6 +34,11 @@ from kvquota_operator.reconcile.plan import EventWanted, SecretWanted
 
 T = TypeVar("T")
 Tell = Callable[[str], None]
+
+_WITHOUT_PODS: Final = {
+    ENGINE_DOWN: "the engine has not answered for ten seconds or more, and clients get 502 engine_error: start it, look"
+    " at its log, or correct --engine"
+}  # by reason, where the operator's sentence speaks of what only a cluster has
 
 
 class FileCluster:
@@ -103,7 +109,8 @@ class FileCluster:
         """Tell it, but not of every quota that its pool is gone: that was told of the pool."""
         if event.reason == POOL_NOT_FOUND:
             return
-        self._tell(f"{event.kind} {namespace}/{event.name}: {event.reason}: {event.message}")
+        message = _WITHOUT_PODS.get(event.reason, event.message)
+        self._tell(f"{event.kind} {namespace}/{event.name}: {event.reason}: {message}")
 
     def _tell_end(self, pool: PoolKey) -> None:
         if pool in self._there:

@@ -1,12 +1,13 @@
 """Reads manifest files from disk.
 
 A folder is read as `kubectl apply -f` reads it: its own .yaml, .yml and .json files, not those of sub-folders, and not
-names that begin with a dot (editors' and the kubelet's own).
+names that begin with a dot (editors' and the kubelet's own). What has the name of a manifest and is none is told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -18,31 +19,51 @@ MAX_BYTES: Final = 3 * 2**20  # of one file; an API server takes no larger reque
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 
-def manifest_files(path: Path) -> tuple[Path, ...]:
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`files` may be read; `findings`: what is named like them and is no file."""
+
+    files: tuple[Path, ...]
+    findings: tuple[Finding, ...] = ()
+
+
+def found_in(folder: Path) -> Found:
     """The manifest files of a folder, by name. Raises OSError."""
-    return tuple(
-        each
-        for each in sorted(path.iterdir())
-        if each.suffix in _SUFFIXES and not each.name.startswith(".") and each.is_file()
-    )
+    named = [each for each in sorted(folder.iterdir()) if each.suffix in _SUFFIXES and not each.name.startswith(".")]
+    odd = [_oddity(each) for each in named if not each.is_file()]
+    return Found(tuple(each for each in named if each.is_file()), tuple(each for each in odd if each is not None))
 
 
-def expand(paths: Sequence[Path]) -> tuple[Path, ...]:
+def _oddity(path: Path) -> Finding | None:
+    """Why a name is no file that can be read; None where it is gone meanwhile."""
+    place = Place(str(path), 1)
+    if path.is_dir():
+        return Finding(place, "is a folder, and sub-folders are not read: name it by itself", severity="warning")
+    if path.exists():
+        return Finding(place, "is no file (a pipe, a socket or a device), so it is not read: take it away")
+    if path.is_symlink():
+        return Finding(place, "is a link to a file that is not there: mend it, or take it away")
+    return None
+
+
+def expand(paths: Sequence[Path]) -> Found:
     """Files and folders to files. Raises CliError for what is not there and for a folder without manifests."""
     files: list[Path] = []
+    findings: list[Finding] = []
     for path in paths:
         inside = _expanded(path)
-        if not inside:
+        if inside == Found(()):
             raise CliError(
                 f"{path} holds no .yaml, .yml or .json file, and sub-folders are not read: name the right one"
             )
-        files += inside
-    return tuple(dict.fromkeys(files))
+        files += inside.files
+        findings += inside.findings
+    return Found(tuple(dict.fromkeys(files)), tuple(dict.fromkeys(findings)))
 
 
-def _expanded(path: Path) -> tuple[Path, ...]:
+def _expanded(path: Path) -> Found:
     try:
-        return manifest_files(path) if path.is_dir() else (_existing(path),)
+        return found_in(path) if path.is_dir() else Found((_existing(path),))
     except OSError as error:
         raise CliError(f"cannot read {path}: {error.strerror}; name a manifest file or a folder of them") from error
 
@@ -69,11 +90,11 @@ def read_file(path: Path) -> str:
         raise ManifestError(Finding(Place(str(path), line), "is not UTF-8 text: save it as UTF-8")) from error
 
 
-def read_all(paths: Sequence[Path]) -> tuple[tuple[Document, ...], tuple[Finding, ...]]:
+def read_all(found: Found) -> tuple[tuple[Document, ...], tuple[Finding, ...]]:
     """Documents of all files that can be read, and a finding for each that cannot."""
     documents: list[Document] = []
-    findings: list[Finding] = []
-    for path in paths:
+    findings = list(found.findings)
+    for path in found.files:
         try:
             documents += read_documents(read_file(path), str(path))
         except ManifestError as error:

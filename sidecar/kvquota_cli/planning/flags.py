@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from kvquota_cli.parsing import Once, refuse_second
 from kvquota_cli.planning import sizes
 
 ENGINES: Final = {"vllm": "vLLM", "sglang": "SGLang", "llama.cpp": "LlamaCpp", "tensorrt-llm": "TensorRTLLM"}
@@ -51,17 +52,6 @@ def add(command: argparse.ArgumentParser) -> None:
     _output(command.add_argument_group("output"))
 
 
-class Once(argparse.Action):
-    """Stores a value; a second one is an error."""
-
-    def __call__(
-        self, _: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:
-        """Store it. Raises argparse.ArgumentError."""
-        _refuse_second(self, namespace, option)
-        setattr(namespace, self.dest, values)
-
-
 class Switch(argparse.BooleanOptionalAction):
     """--x or --no-x; both, or one of them twice, is an error."""
 
@@ -69,13 +59,8 @@ class Switch(argparse.BooleanOptionalAction):
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
         """Store it. Raises argparse.ArgumentError."""
-        _refuse_second(self, namespace, option)
+        refuse_second(self, namespace, option)
         super().__call__(parser, namespace, values, option)
-
-
-def _refuse_second(action: argparse.Action, namespace: argparse.Namespace, option: str | None) -> None:
-    if getattr(namespace, action.dest) is not None:
-        raise argparse.ArgumentError(action, f"{option} is one too many: it was given before, keep one of them")
 
 
 def _model(group: argparse._ArgumentGroup) -> None:

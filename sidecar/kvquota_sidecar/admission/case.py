@@ -79,11 +79,21 @@ class Pool(LeafValue, frozen=True):
     wait: Wait
     lends_in: float = 0.0
 
+    @property
+    def kept(self) -> int:
+        """Blocks that stay free for the guarantees of others: min(G, R)."""
+        return min(self.claimed, self.reserve)
+
 
 class Case(LeafValue, frozen=True):
     demand: Demand
     holder: Holder
     pool: Pool
+
+    @property
+    def missing_of_kept(self) -> int:
+        """Blocks that the request would take of what is kept for others; none where it is 0 or less."""
+        return self.pool.kept - (self.pool.free - self.demand.reserve)
 
     def tokens(self, blocks: int) -> int:
         """Blocks as a reader of messages counts them: tokens that they hold."""

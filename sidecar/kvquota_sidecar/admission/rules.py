@@ -126,7 +126,7 @@ def _broken_for_good(case: Case, *, first: bool) -> list[Rule]:
         return broken
     if demand.reserve > holder.soft and not _is_ever_lent(case):
         broken.append(_NEVER_LENT)
-    most = share.max_concurrent_requests if share.whole_concurrent_requests is None else share.whole_concurrent_requests
+    most = share.whole_concurrent_requests or share.max_concurrent_requests
     if most is not None and demand.sequences > most:
         broken.append(_NEVER_THAT_MANY)
     return broken
@@ -154,13 +154,7 @@ def _is_lent(case: Case) -> bool:
     """The reserve for guarantees stays free, pressure below the shed threshold, no eviction just now."""
     pool, after = case.pool, case.pool.rank_free - case.demand.reserve
     below_shed = _pressure(pool.rank_usable, after) < case.holder.shed_percent
-    return below_shed and pool.lends_in <= 0 and _missing_of_reserve(case) <= 0
-
-
-def _missing_of_reserve(case: Case) -> int:
-    """Blocks that the request would take of what is kept for the guarantees of others."""
-    pool = case.pool
-    return min(pool.claimed, pool.reserve) - (pool.free - case.demand.reserve)
+    return below_shed and pool.lends_in <= 0 and case.missing_of_kept <= 0
 
 
 def _at_shed(case: Case) -> int:
@@ -228,7 +222,7 @@ def _exhausted(case: Case) -> Refusal:
 
 def _contended(case: Case) -> Refusal:
     after = case.pool.rank_free - case.demand.reserve
-    return wording.contended(case, max(_missing_of_reserve(case), _at_shed(case) + 1 - after))
+    return wording.contended(case, max(case.missing_of_kept, _at_shed(case) + 1 - after))
 
 
 _MODEL_CONTEXT: Final = Rule(Owner.POOL, Code.CONTEXT_LENGTH_EXCEEDED, _too_long_for_model)

@@ -152,9 +152,8 @@ def contended(case: Case, missing: int) -> Refusal:
 
 def _kept(case: Case) -> str:
     """What the pool keeps for the guarantees of others, where the request would take of that."""
-    pool = case.pool
-    kept = min(pool.claimed, pool.reserve)
-    if kept <= 0 or pool.free - case.demand.reserve >= kept:
+    kept = case.pool.kept
+    if kept <= 0 or case.missing_of_kept <= 0:
         return ""
     return f" and keeps {case.tokens(kept):,} tokens free for the guaranteed shares of others"
 

@@ -9,19 +9,20 @@ import msgspec
 from kvquota_api.usage import EngineUsage, PoolUsage, UsageReport
 from kvquota_sidecar.channel.standing import Standing
 from kvquota_sidecar.clock import Clock
+from kvquota_sidecar.estimate.ratio import EstimateError
 from kvquota_sidecar.ledger.books import Books
 
 
 class Reporter:
     """Makes reports; `epoch` is new in every process, the sequence grows by one with every report. `estimate_error`: of
-    prompts, in percent at the median; None: nothing was learnt yet."""
+    prompts; None: nothing was learnt yet."""
 
     def __init__(
         self,
         books: Books,
         standing: Standing,
         engine: Callable[[], EngineUsage],
-        estimate_error: Callable[[], float | None],
+        estimate_error: Callable[[], EstimateError | None],
         *,
         epoch: str,
         clock: Clock,
@@ -53,6 +54,7 @@ class Reporter:
         )
 
     def _pool(self, now: float) -> PoolUsage | None:
-        pool = self._books.pool_usage(now)
-        error = self._estimate_error()
-        return pool if pool is None else msgspec.structs.replace(pool, estimate_error_percent=error)
+        pool, error = self._books.pool_usage(now), self._estimate_error()
+        if pool is None or error is None:
+            return pool
+        return msgspec.structs.replace(pool, estimate_error_percent=round(100 * error.p50, 2))

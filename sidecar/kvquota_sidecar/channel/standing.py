@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
+from kvquota_api.meta import IDENTITY_KEY
 from kvquota_api.pod_config import FailurePolicy, PodConfig
 from kvquota_api.usage import Source, SyncRequest
 from kvquota_sidecar.channel.adoption import Documents, offer_config, offer_identity
+from kvquota_sidecar.channel.files import waiting_for
 from kvquota_sidecar.clock import Clock
 from kvquota_sidecar.proxy.draining import GRACE, Drain
 from kvquota_sidecar.proxy.identity import Directory
@@ -100,6 +103,13 @@ class Standing:
             self.offer_identity(bytes(request.identity), "Channel")
         if request.config:
             self.offer_config(bytes(request.config), "Channel")
+
+    def say_what_is_missing(self, config: Path | None, identity: Path | None) -> None:
+        """Log what this pod waits for: of a config in a file and an identity in a folder; None: none was named."""
+        if self.documents.config is None:
+            self._journal.write("waiting", message=waiting_for("config", config))
+        if self.documents.identity is None:
+            self._journal.write("waiting", message=waiting_for("identity", identity and identity / IDENTITY_KEY))
 
     def _take(self, documents: Documents) -> None:
         before, self.documents = self.documents, documents

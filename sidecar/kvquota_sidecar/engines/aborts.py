@@ -54,13 +54,13 @@ class Aborts:
 
     def look(self, sample: EngineSample, before: Load, after: Load, now: float) -> bool | None:
         """The verdict. `before`, `after`: what was with the engine when the sample was asked for, and when it came."""
-        if sample.running is None:
+        runs = sample.present
+        if runs is None:
             return None
         if sample.started_at != self._life:
             self._life = sample.started_at
             self._begin()
         self._notice_cuts(before.cut, now)
-        runs = sample.running + (sample.waiting or 0)
         if self._trial is None:
             self._foreign.append(runs - min(before.given, after.given))
         else:

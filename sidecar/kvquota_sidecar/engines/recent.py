@@ -29,13 +29,11 @@ _SPELL: Final = RECENT_SECONDS / MARKS  # seconds between two of them
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """The counters at `at`, monotonic seconds. `sent`: how many sequences may have been under way then, less all that
-    the sidecar had sent until then."""
+    """The engine at `at`, monotonic seconds. `sent`: how many sequences may have been under way then, less all that the
+    sidecar had sent until then."""
 
     at: float
-    finished: int | None
-    prompt_tokens: int | None
-    cached_tokens: int | None
+    sample: EngineSample
     sent: int | None
 
 
@@ -43,49 +41,47 @@ class Recent:
     """Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._life: float | None = None
         self._marks: deque[_Mark] = deque()
 
     def look(self, sample: EngineSample, before: Load, after: Load, now: float) -> EngineRecent:
         """`before`, `after`: what was with the engine when the sample was asked for, and when it came."""
-        last = self._marks[-1] if self._marks else None
-        if last is None or sample.started_at != self._life or _fell(last, sample):
-            self._life = sample.started_at
+        if self._marks and _begins_anew(self._marks[-1].sample, sample):
             self._marks.clear()
         while len(self._marks) > 1 and now - self._marks[1].at >= RECENT_SECONDS:
             self._marks.popleft()
         if not self._marks or now - self._marks[-1].at >= _SPELL:
             self._marks.append(_mark(sample, before, now))
-        first = self._marks[0]
+        finished, prompt_tokens, cached_tokens = _counted(self._marks[0].sample, sample)
         return EngineRecent(
-            finished=_less(sample.finished, first.finished),
+            finished=finished,
             foreign=self._foreign(sample, after),
-            prompt_tokens=_less(sample.prompt_tokens, first.prompt_tokens),
-            cached_tokens=_less(sample.cached_tokens, first.cached_tokens),
+            prompt_tokens=prompt_tokens,
+            cached_tokens=cached_tokens,
         )
 
     def _foreign(self, sample: EngineSample, after: Load) -> int | None:
-        known = [
-            sample.finished - mark.finished - (after.begun + mark.sent)
-            for mark in self._marks
-            if sample.finished is not None and mark.finished is not None and mark.sent is not None
-        ]
+        each = ((_less(sample.finished, mark.sample.finished), mark.sent) for mark in self._marks)
+        known = [done - (after.begun + sent) for done, sent in each if done is not None and sent is not None]
         return max(0, *known) if known else None
 
 
 def _mark(sample: EngineSample, before: Load, now: float) -> _Mark:
-    runs = None if sample.running is None else sample.running + (sample.waiting or 0)
-    sent = None if runs is None else runs + before.given - before.begun
-    return _Mark(now, sample.finished, sample.prompt_tokens, sample.cached_tokens, sent)
+    present = sample.present
+    return _Mark(now, sample, None if present is None else present + before.given - before.begun)
 
 
-def _fell(last: _Mark, sample: EngineSample) -> bool:
-    pairs = (
-        (last.finished, sample.finished),
-        (last.prompt_tokens, sample.prompt_tokens),
-        (last.cached_tokens, sample.cached_tokens),
+def _begins_anew(last: EngineSample, sample: EngineSample) -> bool:
+    fell = any(each is not None and each < 0 for each in _counted(last, sample))
+    return fell or sample.started_at != last.started_at
+
+
+def _counted(first: EngineSample, sample: EngineSample) -> tuple[int | None, int | None, int | None]:
+    """Since the first: sequences finished, tokens looked up, tokens found."""
+    return (
+        _less(sample.finished, first.finished),
+        _less(sample.prompt_tokens, first.prompt_tokens),
+        _less(sample.cached_tokens, first.cached_tokens),
     )
-    return any(now is not None and before is not None and now < before for before, now in pairs)
 
 
 def _less(now: int | None, before: int | None) -> int | None:

@@ -57,7 +57,7 @@ class EngineWatch:
         self._did = EngineRecent()
         self._sampling = asyncio.Lock()
         self._sample: EngineSample | None = None
-        self._seen_at = 0.0
+        self._seen_at = clock()  # or when this began
         self.state: EngineState = "Unknown"
         self.trouble = ""  # why the last sample failed
         self.unsaid: tuple[str, ...] = ()  # what the last answer left out
@@ -114,12 +114,15 @@ class EngineWatch:
     def usage(self) -> EngineUsage:
         """For the report; what was never seen, or so long ago that it says nothing, is missing.
 
-        An engine that says no more what it said before is in state Unknown, also where it answers.
+        Before it was ever seen the age is that of this watch, so that a silence of ten seconds can be told. An
+        engine that says no more what it said before is in state Unknown, also where it answers.
         """
         sample, age = self._sample, self._clock() - self._seen_at
+        is_old = age > max(BELIEVED_SECONDS, BELIEVED_PERIODS * self._period_seconds)
         if sample is None:
-            return EngineUsage(state=self.state)
-        if age > max(BELIEVED_SECONDS, BELIEVED_PERIODS * self._period_seconds):
+            waits = self.state != "Ready" and not is_old
+            return EngineUsage(state=self.state, age_seconds=round(age, 3) if waits else None)
+        if is_old:
             return EngineUsage(state="Down" if self.state == "Down" else "Unknown")
         return EngineUsage(
             state=self.state,

@@ -28,5 +28,4 @@ def density(text: str) -> int:
     marks = len(sample.translate(None, _WORDS))
     if marks == 0:
         return 0
-    kind = marks * CLASSES // len(sample)
-    return kind if kind < CLASSES else CLASSES - 1
+    return min(CLASSES - 1, marks * CLASSES // len(sample))

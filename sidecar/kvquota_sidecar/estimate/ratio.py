@@ -75,7 +75,8 @@ class Ratios:
         if prompt.tokens is not None:
             return prompt.tokens
         known = self._known.get(tenant)
-        return self._estimated(prompt, FIRST_RATIO if known is None else known.ratio(_place(prompt)))
+        ratio = FIRST_RATIO if known is None else known.ratio(_place(prompt))
+        return self._bounded(prompt, round(prompt.size * ratio))
 
     def most(self, prompt: PromptSize) -> Tokens:
         """Tokens that a prompt has at most."""
@@ -87,8 +88,7 @@ class Ratios:
         """Tokens of a prompt if its text is as dense as the densest that this model has ever read."""
         if prompt.tokens is not None:
             return prompt.tokens
-        tokens = self._added + math.ceil(prompt.size * self._worst)
-        return Tokens(min(tokens or 1, prompt.size + self._added or 1) + prompt.media)
+        return self._bounded(prompt, self._added + math.ceil(prompt.size * self._worst))
 
     def learn(self, tenant: str, prompts: Sequence[PromptSize], tokens: Tokens) -> None:
         """The engine counted `tokens` in all `prompts` of a request together."""
@@ -109,9 +109,9 @@ class Ratios:
         else:
             self._known.move_to_end(tenant)
         size, sure, place = prompt.size, prompt.sure, _place(prompt)
-        error = abs(self._estimated(prompt, known.ratio(place)) - tokens) / (tokens or 1)
+        error = abs(self._bounded(prompt, round(size * known.ratio(place))) - tokens) / (tokens or 1)
         found = tokens / sure
-        known.learn(place, found if found < _HIGHEST else _HIGHEST)
+        known.learn(place, min(found, _HIGHEST))
         known.errors.keep(error)
         self._errors.keep(error)
         if tokens > size + self._added:
@@ -126,10 +126,8 @@ class Ratios:
         known = self._known.get(tenant)
         return None if known is None else known.errors.summary()
 
-    def _estimated(self, prompt: PromptSize, ratio: float) -> Tokens:
-        size = prompt.size
-        tokens, most = round(size * ratio) or 1, size + self._added or 1
-        return Tokens((tokens if tokens < most else most) + prompt.media)
+    def _bounded(self, prompt: PromptSize, tokens: int) -> Tokens:
+        return Tokens(min(tokens or 1, prompt.size + self._added or 1) + prompt.media)
 
 
 class _Tenant:

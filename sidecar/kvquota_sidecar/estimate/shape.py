@@ -56,7 +56,7 @@ class Shape(Value, frozen=True):
     1. `output_limit`: tokens of each sequence, as this engine will use it; None where there is none but the context.
     `cache_salt`: the client's own, "" for none. `priority`: the client's own, as JSON; empty for none. `include_usage`:
     whether the client itself asked for usage in the stream. `fields`: the names of the body's top-level fields, for
-    `edited`. `hides_output`: it is a stream and need not show all that is made.
+    `edited`. `shows_output`: it is a stream, and shows all that is made.
     """
 
     kind: Kind
@@ -69,7 +69,7 @@ class Shape(Value, frozen=True):
     priority: bytes
     include_usage: bool
     fields: frozenset[str]
-    hides_output: bool = False
+    shows_output: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +103,7 @@ def _completion_limit(body: Completion, engine: Engine) -> int | None:
 
 def _copies(body: Chat | Completion) -> int:
     """`best_of` runs more than it returns, where an engine has it; beams are as many as `n`."""
-    returned, run = body.n or 1, body.best_of or 1
-    return run if run > returned else returned
+    return max(body.n or 1, body.best_of or 1)
 
 
 def _pooling(
@@ -232,7 +231,7 @@ def _read(route: _Route, text: bytes, media: MediaCost, engine: Engine) -> Shape
         bytes(body.priority) if "priority" in names else b"",
         options is not None and bool(options.include_usage),
         names,
-        body.stream is True and hides_output(fields),
+        body.stream is True and not hides_output(fields),
     )
 
 

@@ -158,3 +158,8 @@ class EngineSample:
     finished: int | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
+
+    @property
+    def present(self) -> int | None:
+        """Sequences that it has, running or waiting; None where it does not say what it runs."""
+        return None if self.running is None else self.running + (self.waiting or 0)

@@ -21,8 +21,8 @@ from functools import partial
 from typing import Final
 
 from kvquota_api.amounts import Blocks, Tokens
-from kvquota_api.pod_config import MAX_TENANTS, PodConfig
-from kvquota_api.usage import PoolUsage, Rung, TenantUsage
+from kvquota_api.pod_config import PodConfig
+from kvquota_api.usage import MAX_ACCOUNTS, PoolUsage, Rung, TenantUsage
 from kvquota_sidecar.admission.rules import Grant
 from kvquota_sidecar.admission.rung import next_rung
 from kvquota_sidecar.ledger.accounts import Account
@@ -58,7 +58,6 @@ __all__ = [
     "Refusal", "Room", "Turn", "Waiting",
 ]  # fmt: skip
 
-MAX_ACCOUNTS: Final = 2 * MAX_TENANTS  # those of the config, and as many that it named before, for their totals
 _NOTHING: Final = Turn()
 _CUTS: Final = (Cause.CLIENT_GONE, Cause.ENDED, Cause.DRAINED)
 
@@ -180,7 +179,7 @@ class Books:
         """Its prompts were counted while it runs or waits, or are taken for so many tokens as nobody counted them in
         time. What the engine has said itself stays."""
         entry = self._roll.entry(ticket)
-        if entry.estimated and (entry.state is State.LIVE or entry.state is State.WAITING):
+        if entry.estimated and entry.state in (State.LIVE, State.WAITING):
             entry.count(prompts)
             self._recharge(entry, now)
 

@@ -32,6 +32,7 @@ from enum import Enum
 from typing import Final
 
 from kvquota_api.amounts import UNLIMITED, Blocks, Tokens
+from kvquota_sidecar.admission.case import Known
 from kvquota_sidecar.estimate.chain import CHUNK_BYTES
 from kvquota_sidecar.ledger.asking import Kind
 from kvquota_sidecar.ledger.cost import Tariff
@@ -116,6 +117,11 @@ class Entry(MutableLeaf):
     passed_in_shadow: bool = False
     evicted_in_shadow: bool = False
 
+    @property
+    def known(self) -> Known:
+        """How well its blocks are known, as a refusal says it."""
+        return "About" if self.estimated else "Exactly"
+
     def see(self, produced: Tokens) -> bool:
         """`produced` tokens were seen over all sequences; whether that passes the promise."""
         self.produced = max(self.produced, self._each(produced))
@@ -165,10 +171,7 @@ class Entry(MutableLeaf):
             return Blocks(self.tariff.batch([each.most for each in self.prompts]))
         produced, price, blocks = self.produced, self.tariff.prompt, 0
         for each in self.prompts:
-            output = self.promise if self.promise < each.limit else each.limit
-            left = self.context - each.most if self.context > each.most else 1
-            output = output if output < left else Tokens(left)
-            output = output if output > produced else produced
+            output = max(produced, min(self.promise, limit_of(each.limit, self.context, each.most)))
             shared = each.surely_shared(self.tariff.widest) if each.leading else 0
             blocks += price(each.most, output, self.copies, shared)
         return Blocks(blocks)

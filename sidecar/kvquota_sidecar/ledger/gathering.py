@@ -19,7 +19,7 @@ from typing import Final
 
 from kvquota_api.amounts import Blocks, Tokens
 from kvquota_api.pod_config import TenantShare
-from kvquota_sidecar.admission.case import Demand, Holder, Known, Pool
+from kvquota_sidecar.admission.case import Demand, Holder, Pool
 from kvquota_sidecar.ledger.accounts import Account
 from kvquota_sidecar.ledger.asking import Ask, AskedPrompt
 from kvquota_sidecar.ledger.drain import Drain
@@ -75,8 +75,7 @@ def demand_of(ask: Ask, entry: Entry, full: Blocks) -> Demand:
     """What `entry` asks; `full`: its blocks at its limits, when it shares nothing."""
     prompts = entry.prompts
     longest = prompts[0].tokens if len(prompts) == 1 else max([each.tokens for each in prompts])
-    known: Known = "About" if entry.estimated else "Exactly"
-    return Demand(longest, _given(ask), entry.sequences, full, entry.charge, ask.kind, known)
+    return Demand(longest, _given(ask), entry.sequences, full, entry.charge, ask.kind, entry.known)
 
 
 def demand_at_most(ask: Ask, entry: Entry, ceiling: Blocks) -> Demand:

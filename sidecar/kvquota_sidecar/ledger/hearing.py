@@ -63,7 +63,7 @@ class Hearing:
             entry.doubt = doubt_of(entry)
             return self._exactly(entry, demand_of(ask, entry, full))
         ceiling = entry.ceiling()
-        entry.doubt = ceiling - charge if ceiling > charge else 0
+        entry.doubt = max(0, ceiling - charge)
         longest = dearest = demand_at_most(ask, entry, ceiling)
         if ceiling < charge or longest.full < full:
             dearest = _between(max, longest, demand_of(ask, entry, full))

@@ -15,7 +15,6 @@ It does not know which calls bring it about, nor how an ending is done.
 
 from __future__ import annotations
 
-from kvquota_sidecar.admission.case import Known
 from kvquota_sidecar.admission.wording import evicted, grown_past_hard, no_room
 from kvquota_sidecar.ledger.accounts import Account
 from kvquota_sidecar.ledger.asking import Ending
@@ -87,9 +86,8 @@ class Reclaiming:
         """A request has waited in vain: `free` blocks are there for it."""
         tokens, account = law.worth.tokens, self._roll.accounts[entry.tenant]
         wait = self._drain.wait(entry.charge - free, now)
-        known: Known = "About" if entry.estimated else "Exactly"
         asked, left = tokens(entry.charge), tokens(max(0, free))
-        refusal = no_room(entry.tenant, asked=asked, free=left, wait=wait, known=known)
+        refusal = no_room(entry.tenant, asked=asked, free=left, wait=wait, known=entry.known)
         account.tally.count("guarantee_missed", now)
         self._drop(account, entry, refusal, now)
 

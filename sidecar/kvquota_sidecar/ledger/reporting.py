@@ -58,11 +58,11 @@ def _last_refusal(last: LastRefusal, now: float, wall: float) -> usage.Refusal:
 
 def room_of(account: Account, law: Law, rung: Rung, pressure: float) -> Room:
     """`pressure` in percent."""
-    share, hard, usable = account.share, account.hard, law.lines.usable
+    share = account.share
     return Room(
         reserved=Blocks(account.charged),
         soft=account.soft,
-        hard=hard if hard < usable else usable,
+        hard=min(account.hard, law.lines.usable),
         worth=law.worth,
         in_flight=account.sequences,
         max_concurrent=None if share is None else share.max_concurrent_requests,

@@ -112,7 +112,7 @@ class Roll:
             inherited = self._inherit(heir)
             less -= inherited
             filled -= inherited
-        self.ranks.each[entry.rank].gauge.ended(filled if filled > 0 else 0, now)
+        self.ranks.each[entry.rank].gauge.ended(max(0, filled), now)
         return less
 
     def note_started(self, rank: Rank) -> None:

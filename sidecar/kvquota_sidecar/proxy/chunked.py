@@ -108,9 +108,6 @@ class Chunks:
     def _count(self, size: int) -> Fault | None:
         self._chunks += 1
         self._size += size
-        return self._excess()
-
-    def _excess(self) -> Fault | None:
         if self._size > self._max_bytes:
             return body_too_large(self._max_bytes)
         return _TOO_MANY if self._chunks > self._max_chunks else None

@@ -86,7 +86,7 @@ class Clerk:
             prompts,
             shape.copies,
             shape.output_limit,
-            growth="Seen" if shape.stream and not shape.hides_output else "Unseen",
+            growth="Seen" if shape.shows_output else "Unseen",
             kind=shape.kind,
             final=now >= until,
         )
@@ -162,7 +162,6 @@ class Clerk:
 
     def _job(self, wish: Wish, prompts: tuple[AskedPrompt, ...], ticket: int) -> Job:
         shape, route = wish.shape, wish.route
-        is_seen = shape.stream and not shape.hides_output
         return Job(
             name=wish.name,
             route=route,
@@ -172,7 +171,7 @@ class Clerk:
             estimated=prompts[0].tokens if len(prompts) == 1 else sum([each.tokens for each in prompts]),
             withholds_usage=lacks_usage(route.path, shape),
             marks_end=marks_end(wish.directory.config.engine_type, route.path),
-            tokens_per_frame=self._desk.paces.tokens_per_frame(wish.tenant) if is_seen else None,
+            tokens_per_frame=self._desk.paces.tokens_per_frame(wish.tenant) if shape.shows_output else None,
         )
 
     def _engine_request(self, wish: Wish, job: Job, admitted: Admitted) -> bytes:

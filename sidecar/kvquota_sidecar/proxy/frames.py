@@ -46,12 +46,11 @@ class Carrier(msgspec.Struct):
     usage: Told = None
 
 
-class Frame(msgspec.Struct):
+class Frame(Carrier):
     """The few fields of all dialects' frames that say something of tokens."""
 
     type: Any = None
     choices: list[Choice] | None = None
-    usage: Told = None
     message: Carrier | None = None
     response: Carrier | None = None
     error: Any = None

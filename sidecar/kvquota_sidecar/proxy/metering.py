@@ -240,10 +240,10 @@ def _is_token(choice: Choice) -> bool:
 
 
 def _usage_of(frame: Frame) -> Usage | None:
-    for carrier in (frame.response, frame.message):
+    for carrier in (frame.response, frame.message, frame):
         if carrier is not None and carrier.usage is not None:
             return _usage(carrier.usage)
-    return _usage(frame.usage)
+    return None
 
 
 def _usage(told: Told) -> Usage | None:

@@ -104,7 +104,7 @@ class RequestReader:
         if pending.startswith(b"\r\n"):
             pending = self._pending = _EMPTY_LINES.sub(b"", pending, count=1)
             self._scanned = 0
-        end = pending.find(b"\r\n\r\n", self._scanned - 3 if self._scanned > 3 else 0)
+        end = pending.find(b"\r\n\r\n", max(0, self._scanned - 3))
         if end < 0:
             return self._fail(self._fault_of_part(), pending)
         lines, rest = pending[: end + 2], pending[end + 4 :]

@@ -1,4 +1,4 @@
-"""A client's connection in TLS."""
+"""A client's connection in TLS; the certificates are those of `kvquota_sidecar.tls`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""Metrics and log lines."""
+"""What people read of the sidecar: the numbers that it counts, its metrics, and its log lines.
+
+Nothing here decides anything.
+"""

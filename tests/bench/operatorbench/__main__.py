@@ -15,28 +15,35 @@ import resource
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from figures import table
-from phases import Site, measure
-from workload import Fleet
+from arguments import at_least, port, seconds
 
 ROOT = Path(__file__).resolve().parents[3]
+SUPPORT = ROOT / "tests" / "support"
 OUT = ROOT / "build" / "bench" / "operator.json"
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     cli = argparse.ArgumentParser(prog="tests/bench/operatorbench", description="Measure the operator.")
-    cli.add_argument("--pods", type=int, default=5000, help="all pods together (%(default)s)")
-    cli.add_argument("--quotas", type=int, default=200, help="all quotas together (%(default)s)")
-    cli.add_argument("--pools", type=int, default=20, help="over which pods and quotas are spread (%(default)s)")
-    cli.add_argument("--seconds", type=float, default=120.0, help="of changing numbers (%(default)s)")
-    cli.add_argument("--edits", type=int, default=5, help="quotas that are edited, one after another (%(default)s)")
-    cli.add_argument("--patience", type=float, default=600.0, help="how long a phase may take (%(default)s)")
-    cli.add_argument("--port", type=int, help="of the sidecars (a free one)")
+    cli.add_argument("--pods", type=at_least(1), default=5000, help="all pods together (%(default)s)")
+    cli.add_argument("--quotas", type=at_least(1), default=200, help="all quotas together (%(default)s)")
+    cli.add_argument(
+        "--pools", type=at_least(1), default=20, help="over which pods and quotas are spread (%(default)s)"
+    )
+    cli.add_argument("--seconds", type=seconds, default=120.0, help="of changing numbers (%(default)s)")
+    cli.add_argument(
+        "--edits", type=at_least(0), default=5, help="quotas that are edited, one after another (%(default)s)"
+    )
+    cli.add_argument("--patience", type=seconds, default=600.0, help="how long a phase may take (%(default)s)")
+    cli.add_argument("--port", type=port, help="of the sidecars (a free one)")
     cli.add_argument("--option", action="append", default=[], help="for the operator; may be given repeatedly")
     cli.add_argument("--log", type=Path, default=OUT.with_suffix(".log"), help="of the operator (%(default)s)")
     cli.add_argument("--out", type=Path, default=OUT, help="the file of all figures (%(default)s)")
-    return cli.parse_args(arguments)
+    options = cli.parse_args(arguments)
+    if options.pools > min(options.pods, options.quotas):
+        cli.error(f"--pools {options.pools} is more than there are pods or quotas: give fewer")
+    return options
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -46,6 +53,22 @@ def main(arguments: Sequence[str]) -> int:
     for path in (options.out, options.log):
         path.parent.mkdir(parents=True, exist_ok=True)
     options.log.unlink(missing_ok=True)
+    found, shown = measured(options)
+    options.out.write_text(json.dumps(found, indent=1) + "\n")
+    print(shown)
+    print(f"written: {options.out}")
+    return 0
+
+
+def measured(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """All figures, and the table of them. Ends the process where this Python lacks what it takes."""
+    sys.path.append(str(SUPPORT))
+    try:
+        from figures import table  # noqa: PLC0415
+        from phases import Site, measure  # noqa: PLC0415 - stands on SUPPORT
+        from workload import Fleet  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        sys.exit(f"this Python has no module {error.name}: run `make bench-operator`, whose Python has all of them")
     site = Site(
         fleet=Fleet(options.pods, options.quotas, options.pools),
         seconds=options.seconds,
@@ -56,10 +79,7 @@ def main(arguments: Sequence[str]) -> int:
         options=tuple(options.option),
     )
     found = asyncio.run(measure(site))
-    options.out.write_text(json.dumps(found, indent=1) + "\n")
-    print(table(found))
-    print(f"written: {options.out}")
-    return 0
+    return found, table(found)
 
 
 if __name__ == "__main__":

@@ -6,14 +6,16 @@ numbers that change from run to run. Besides them a pass costs one sync per pod.
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, TypeVar
 
 import site_objects
+from arguments import at_least
 from workload import Fleet, address, pod_name, tenant_name, usage_of
 
 from kvquota_api import usage
@@ -32,7 +34,6 @@ from kvquota_operator.reconcile.observed import (
 from kvquota_operator.reconcile.reconcile import reconcile
 
 RUNS: Final = 7
-DEFAULTS: Final = ("250", "10")
 NOW: Final = 1000.0
 WALL: Final = datetime(2026, 11, 1, tzinfo=UTC)
 
@@ -122,8 +123,16 @@ def best(work: Callable[[T], object], given: Iterable[T]) -> float:
     return min(taken) * 1000
 
 
-def main() -> None:
-    pods, quotas = (int(each) for each in (*sys.argv[1:], *DEFAULTS[len(sys.argv) - 1 :]))
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    cli = argparse.ArgumentParser(prog="pass_speed.py", description="Measure the operator's own Python for one pool.")
+    cli.add_argument("pods", type=at_least(1), nargs="?", default=250, help="of the pool (%(default)s)")
+    cli.add_argument("quotas", type=at_least(1), nargs="?", default=10, help="of the pool (%(default)s)")
+    return cli.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = parse(arguments)
+    pods, quotas = options.pods, options.quotas
     pool = made(Fleet(pods, quotas, 1))
     said = [pool.reports(second) for second in range(RUNS)]
 
@@ -138,4 +147,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
