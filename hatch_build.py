@@ -9,10 +9,11 @@ argument is a TypeError at once. `make test-native` holds it to that.
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +27,11 @@ WANTED: Final = "KVQUOTA_NATIVE"  # the variable that asks for a compiled wheel
 
 COMPILED: Final = ("admission", "estimate", "ledger", "proxy", "refusals", "telemetry")
 """Packages that every request passes. The others run once, or once a second."""
+
+RECORDS: Final = ("Value", "LeafValue", "MutableLeaf")
+"""Bases of records. Where they are msgspec's structs, each look at a field goes through a dictionary of its class."""
+
+LEAVES: Final = frozenset({"LeafValue", "MutableLeaf"})
 
 INTERPRETED: Final = {
     "estimate/bodies.py": "msgspec reads the types of its classes, which mypyc does not keep",
@@ -56,25 +62,84 @@ def compile_into(folder: Path) -> None:
         sys.exit(f"{error}: install requirements/native.lock, and build without isolation")
     shutil.rmtree(folder, ignore_errors=True)
     work = folder.with_name(f"{folder.name}-work")  # kept: the types are not worked out again
-    options = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(work / "types")]
-    os.chdir(ROOT)  # the paths of what is compiled, and so those in tracebacks, are relative to it
-    extensions = mypycify(
-        [*options, *map(str, sorted(compiled()))], group_name=PACKAGE, target_dir=str(work / "c"), debug_level="0"
-    )
+    write_sources(work)
+    os.chdir(work)  # the paths of what is compiled, and so those in tracebacks, are as in the repository
+    options = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", "types"]
+    paths = [str(path.relative_to(work)) for path in compiled(work / "sidecar" / PACKAGE)]
+    extensions = mypycify([*options, *sorted(paths)], group_name=PACKAGE, target_dir="c", debug_level="0")
     builder = Distribution({"name": PACKAGE, "ext_modules": extensions}).get_command_obj("build_ext")
-    builder.build_lib, builder.build_temp, builder.inplace = str(folder), str(work / "objects"), False
+    builder.build_lib, builder.build_temp, builder.inplace = str(folder), "objects", False
     builder.ensure_finalized()
     builder.run()
     without = shutil.ignore_patterns("__pycache__")
     shutil.copytree(SOURCES / PACKAGE, folder / PACKAGE, ignore=without, dirs_exist_ok=True)
 
 
-def compiled() -> Iterator[Path]:
-    """The source files of the compiled modules, relative to the repository."""
-    package = SOURCES / PACKAGE
+def write_sources(work: Path) -> None:
+    """What is compiled, with its records as the compiler's own classes, and beside it what it is typed by."""
+    package = work / "sidecar" / PACKAGE
+    shutil.rmtree(package, ignore_errors=True)
+    shutil.copytree(SOURCES / PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "records_compiled.py").replace(package / "records.py")
+    for path in compiled(package):
+        path.write_text(with_native_records(path.read_text()))
+    if not (work / "crds").exists():
+        (work / "crds").symlink_to(ROOT / "crds")
+
+
+def compiled(package: Path) -> Iterator[Path]:
+    """The source files of the compiled modules."""
+    yield package / "records.py"
     for path in (path for name in COMPILED for path in (package / name).rglob("*.py")):
         if path.name != "__init__.py" and path.relative_to(package).as_posix() not in INTERPRETED:
-            yield path.relative_to(ROOT)
+            yield path
+
+
+def with_native_records(source: str) -> str:
+    """The same module, in which each record has an `__init__` of its fields. Every line stays where it is."""
+    lines, classes = source.splitlines(), [each for each in ast.parse(source).body if isinstance(each, ast.ClassDef)]
+    for record in (each for each in classes if base_of(each) in RECORDS):
+        head, fields = record.lineno - 1, [each for each in record.body if isinstance(each, ast.AnnAssign)]
+        lines[head] = lines[head].replace(", frozen=True", "")
+        for field in fields:
+            lines[field.lineno - 1] = f"    {ast.unparse(field.target)}: {ast.unparse(field.annotation)}"
+        if fields:
+            fill(lines, (fields[-1].end_lineno or 0) + 1, init_of(fields))
+    leaves = [each for each in classes if not LEAVES.isdisjoint({each.name, base_of(each)})]
+    for leaf in leaves:
+        fill(lines, leaf.lineno - 1, "@mypyc_attr(acyclic=True)")
+    if leaves:  # the compiler reads the name, and nothing runs it
+        place = lines.index("from __future__ import annotations")
+        lines[place] += "; import typing"
+        fill(lines, place + 2, "if typing.TYPE_CHECKING: from mypy_extensions import mypyc_attr")
+    return "\n".join(lines) + "\n"
+
+
+def base_of(cls: ast.ClassDef) -> str:
+    return ast.unparse(cls.bases[0]) if cls.bases else ""
+
+
+def init_of(fields: Sequence[ast.AnnAssign]) -> str:
+    """An `__init__` in one line."""
+    asked, steps = [], []
+    for field in fields:
+        name, kind = ast.unparse(field.target), ast.unparse(field.annotation)
+        if isinstance(field.value, ast.Dict):  # each has one of its own
+            asked.append(f"{name}: {kind} | None = None")
+            steps.append(f"self.{name} = {ast.unparse(field.value)} if {name} is None else {name}")
+        else:
+            asked.append(f"{name}: {kind}" if field.value is None else f"{name}: {kind} = {ast.unparse(field.value)}")
+            steps.append(f"self.{name} = {name}")
+    return f"    def __init__(self, {', '.join(asked)}) -> None: {'; '.join(steps)}"
+
+
+def fill(lines: list[str], number: int, text: str) -> None:
+    """Put `text` into the empty line of that number, counted from 1."""
+    if number > len(lines):
+        lines.append("")
+    if lines[number - 1]:
+        sys.exit(f"line {number} has to be empty beside a record: {lines[number - 1]!r}")
+    lines[number - 1] = text
 
 
 if __name__ == "__main__":

@@ -7,6 +7,9 @@ The options stand here, as classes inherit them: a compiled module loses those t
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
+
+__all__ = ["LeafValue", "MutableLeaf", "Value", "replace"]
 
 
 class Value(msgspec.Struct, frozen=True):

@@ -6,10 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kvquota_sidecar import compiled
+from kvquota_sidecar.ledger import asking as records_of
+from kvquota_sidecar.proxy.head import Head
+from kvquota_sidecar.records import replace
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("admission", "estimate", "ledger", "proxy", "refusals", "telemetry")
@@ -18,15 +22,19 @@ INTERPRETED = {"estimate.bodies", "estimate.questions", "proxy.frames", "proxy.o
 pytestmark = pytest.mark.skipif(compiled.build() == "interpreted", reason="make test-native runs it")
 
 RECORDS = """
-import importlib, json, msgspec, pathlib, sys
-OPTIONS = [name for name in dir(msgspec.structs.StructConfig) if not name.startswith("_")]
+import importlib, inspect, json, sys
+from kvquota_sidecar.records import LeafValue, MutableLeaf, Value
 found = {}
 for name in sys.argv[1:]:
     module = importlib.import_module(name)
     for cls in vars(module).values():
-        if isinstance(cls, type) and issubclass(cls, msgspec.Struct) and cls.__module__ == name:
-            options = {each: repr(getattr(cls.__struct_config__, each)) for each in OPTIONS}
-            found[f"{name}.{cls.__name__}"] = [cls.__struct_fields__, repr(cls.__struct_defaults__), options]
+        if isinstance(cls, type) and issubclass(cls, (LeafValue, MutableLeaf, Value)) and cls.__module__ == name:
+            fields = getattr(cls, "__mypyc_attrs__", None) or cls.__struct_fields__
+            try:
+                defaults = {key: repr(each.default) for key, each in inspect.signature(cls).parameters.items()}
+            except ValueError:  # the compiler says no defaults that are more than a literal
+                defaults = None
+            found[f"{name}.{cls.__name__}"] = [list(fields), defaults]
 print(json.dumps(found))
 """
 
@@ -38,18 +46,13 @@ def modules() -> list[str]:
     return sorted(".".join(path.relative_to(package).with_suffix("").parts) for path in paths)
 
 
-def records(first_on_path: Path) -> dict[str, object]:
-    """Of the sidecar in a folder: fields, defaults and options of every record, by its name."""
-    argv = [
-        sys.executable,
-        "-c",
-        RECORDS,
-        *(f"kvquota_sidecar.{name}" for name in modules() if name not in INTERPRETED),
-    ]
-    done = subprocess.run(
-        argv, env={**os.environ, "PYTHONPATH": str(first_on_path)}, capture_output=True, text=True, check=True
-    )
-    found: dict[str, object] = json.loads(done.stdout)
+def records(first_on_path: Path) -> dict[str, list[Any]]:
+    """Of the sidecar in a folder: fields and defaults of every record, by its name."""
+    names = [f"kvquota_sidecar.{name}" for name in modules() if name not in INTERPRETED]
+    environ = {**os.environ, "PYTHONPATH": str(first_on_path)}
+    argv = [sys.executable, "-c", RECORDS, *names]
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=True)
+    found: dict[str, list[Any]] = json.loads(done.stdout)
     return found
 
 
@@ -58,6 +61,27 @@ def test_exactly_the_modules_that_can_be_are_compiled() -> None:
     assert {name for name, origin in origins.items() if not origin.endswith(".so")} == INTERPRETED
 
 
-def test_records_do_not_change_and_have_the_defaults_that_their_sources_say() -> None:
-    there = Path(str(compiled.__file__)).parents[1]
-    assert records(there) == records(ROOT / "sidecar")
+def test_records_have_the_fields_and_defaults_that_their_sources_say() -> None:
+    compiled_ones, sources = records(Path(str(compiled.__file__)).parents[1]), records(ROOT / "sidecar")
+    assert {name: fields for name, (fields, _) in compiled_ones.items()} == {
+        name: fields for name, (fields, _) in sources.items()
+    }
+    told = {name: defaults for name, (_, defaults) in compiled_ones.items() if defaults is not None}
+    assert len(told) > len(sources) / 2
+    assert told == {name: sources[name][1] for name in told}
+
+
+def test_records_are_equal_by_what_they_hold() -> None:
+    first, other = (records_of.AskedPrompt(1, 2, (3,), 4) for _ in range(2))
+    assert (first, hash(first), repr(first)) == (
+        other,
+        hash(other),
+        "AskedPrompt(tokens=1, most=2, chain=(3,), size=4)",
+    )
+    assert replace(first, most=3) == records_of.AskedPrompt(1, 3, (3,), 4) != first
+
+
+def test_a_record_has_a_dictionary_of_its_own() -> None:
+    first, other = (Head("GET", "/", "/", 1, (), None, keep_alive=True, expects_continue=False) for _ in range(2))
+    first.notes["a"] = 1
+    assert other.notes == {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import msgspec
 import pytest
 
 from bookkeeping import admit, answered, ask, asking, open_books, sample, share, streamed
@@ -14,6 +13,7 @@ from kvquota_sidecar.estimate.chain import CHUNK_BYTES, chain
 from kvquota_sidecar.estimate.ratio import Ratios
 from kvquota_sidecar.estimate.shape import Shape, read_shape
 from kvquota_sidecar.ledger.books import Admitted, Ask, AskedPrompt, Books, Cause, Close, Waiting
+from kvquota_sidecar.records import replace
 from kvquota_sidecar.refusals import Code
 from ledger_figures import charged, estimated, free, outcome, plan, pool, running
 
@@ -270,7 +270,7 @@ def test_prompt_bound() -> None:
 
 
 def final(wanted: Ask) -> Ask:
-    return msgspec.structs.replace(wanted, final=True)
+    return replace(wanted, final=True)
 
 
 def test_prompt_doubt() -> None:

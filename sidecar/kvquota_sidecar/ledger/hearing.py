@@ -19,9 +19,6 @@ It does not take anything: that is the caller's.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-
-from msgspec.structs import replace
 
 from kvquota_api.amounts import Blocks
 from kvquota_api.pod_config import TenantShare
@@ -31,7 +28,7 @@ from kvquota_sidecar.ledger.accounts import Account
 from kvquota_sidecar.ledger.asking import Ask, Close
 from kvquota_sidecar.ledger.entries import Entry, doubt_of
 from kvquota_sidecar.ledger.gathering import at_least, demand_at, demand_at_most, demand_of, holder_of
-from kvquota_sidecar.records import LeafValue
+from kvquota_sidecar.records import LeafValue, replace
 from kvquota_sidecar.refusals import Code, Refusal
 
 
@@ -42,16 +39,18 @@ class Wait(LeafValue, frozen=True):
 Verdict = Grant | Refusal | Close | Wait
 
 
-@dataclass(slots=True)
 class Hearing:
-    """`pool`: as it stands now."""
+    """`pool`: as it stands at `now`, in monotonic seconds."""
 
-    ask: Ask
-    account: Account
-    share: TenantShare
-    pool: Pool
-    now: float
-    _holder: Holder | None = None
+    __slots__ = ("_holder", "account", "ask", "now", "pool", "share")
+
+    def __init__(self, ask: Ask, account: Account, share: TenantShare, pool: Pool, now: float) -> None:
+        self.ask = ask
+        self.account = account
+        self.share = share
+        self.pool = pool
+        self.now = now
+        self._holder: Holder | None = None
 
     def verdict(self, entry: Entry) -> Verdict:
         """What is to become of the request. `entry` gets its charge, and is compared with its tenant's others."""

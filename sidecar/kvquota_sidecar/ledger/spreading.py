@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from msgspec.structs import replace
-
+from kvquota_sidecar.records import replace
 from kvquota_sidecar.refusals import Refusal
 from kvquota_sidecar.refusals.refusal import MAX_RETRY_AFTER
 

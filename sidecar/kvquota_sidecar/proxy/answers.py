@@ -73,7 +73,7 @@ def encode_head(status: int, fields: bytes, length: int | None, framing: Framing
     if framing == "Chunked":
         return b"%b%btransfer-encoding: chunked\r\n%b" % (line, fields, end)
     if framing == "Length" or (framing == "Bodiless" and length is not None):
-        return b"%b%bcontent-length: %d\r\n%b" % (line, fields, length or 0, end)
+        return b"".join((line, fields, f"content-length: {length or 0}\r\n".encode(), end))
     return line + fields + end
 
 

@@ -46,14 +46,14 @@ def engine_request(
     data-parallel rank that must take it, `priority`: vLLM's, lower is earlier; None leaves both to the engine.
     """
     start, passed_on = _of_head(head, withheld)
-    own = b"x-request-id: %b\r\n" % request_id.encode()
+    own = f"x-request-id: {request_id}\r\n".encode()
     if rank is not None:
         own += b"%b: %d\r\n" % (_RANK, rank)
     if priority is not None:
         own += b"%b: %d\r\n" % (_PRIORITY, priority)
     if body or head.method == "POST":
-        own += b"content-length: %d\r\n" % len(body)
-    return b"%bhost: %b\r\n%b%b\r\n%b" % (start, authority, passed_on, own, body)
+        own += f"content-length: {len(body)}\r\n".encode()
+    return b"".join((start, b"host: ", authority, b"\r\n", passed_on, own, b"\r\n", body))
 
 
 def _of_head(head: Head, withheld: frozenset[bytes]) -> tuple[bytes, bytes]:

@@ -33,16 +33,17 @@ class Name(Value, frozen=True):
     @property
     def field(self) -> bytes:
         """The header line by which the client is told."""
-        return b"x-request-id: %b\r\n" % (self.own if self.given is None else self.given).encode()
+        return f"x-request-id: {self.own if self.given is None else self.given}\r\n".encode()
 
 
 def name_of(head: Head | None, own: str) -> Name:
     """The name of the request with that head, or of one whose head could not be read."""
     if head is None:
         return Name(own)
-    if _NOTE not in head.notes:
-        head.notes[_NOTE] = _given(head)
-    return Name(own, head.notes[_NOTE])
+    notes = head.notes
+    if _NOTE not in notes:
+        notes[_NOTE] = _given(head)
+    return Name(own, notes[_NOTE])
 
 
 def _given(head: Head) -> str | None:
@@ -53,4 +54,4 @@ def _given(head: Head) -> str | None:
 def numbered(prefix: str) -> Callable[[], str]:
     """Ids of one process: `prefix`, which no other process has, and a number."""
     numbers = itertools.count(1)
-    return lambda: f"{prefix}-{next(numbers):x}"
+    return lambda: f"{prefix}-{next(numbers)}"

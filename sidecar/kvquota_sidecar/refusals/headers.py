@@ -23,43 +23,40 @@ from kvquota_sidecar.refusals.room import Room
 
 KV_UNIT: Final = "kv-tokens"  # a quota unit of ours: none of the draft's registered units counts tokens held
 CONCURRENCY_UNIT: Final = "concurrent-requests"  # registered by draft-ietf-httpapi-ratelimit-headers-10
-# Lines as they stand in an answer. They hold numbers and words of this program only: nothing can be put into them.
-_KV: Final = b'"kv";q=%%d;qu="%b"' % KV_UNIT.encode()
-_BOTH: Final = _KV + b', "concurrency";q=%%d;qu="%b"' % CONCURRENCY_UNIT.encode()
 _UNAUTHORIZED: Final = 401
 _CHALLENGE: Final = b"www-authenticate: Bearer\r\n"  # RFC 9110, section 11.6.1: every 401 has one
-_REST: Final = (
-    b"x-kvquota-used-tokens: %d\r\nx-kvquota-soft-tokens: %d\r\nx-kvquota-hard-tokens: %d\r\n"
-    b"x-kvquota-in-flight: %d\r\nx-kvquota-rung: %b\r\n"
-)
-_OF_KV: Final = b"ratelimit-policy: " + _KV + b'\r\nratelimit: "kv";r=%d%b\r\n' + _REST
-_OF_BOTH: Final = b"ratelimit-policy: " + _BOTH + b'\r\nratelimit: "kv";r=%d%b, "concurrency";r=%d%b\r\n' + _REST
 
 
 def admitted_fields(room: Room | None) -> bytes:
     """Header lines of an answer that was not refused; `room` None: nothing is known of the tenant."""
-    return b"" if room is None else _room_fields(room, b"")
+    return b"" if room is None else _room_fields(room, "")
 
 
 def refused_fields(refusal: Refusal, room: Room | None) -> bytes:
     """Header lines of a refusal; `room` None: it was refused before its tenant was known."""
     code = refusal.code.encode()
     if refusal.retry_after is None:
-        retry, wait = b"x-should-retry: false\r\n", b""
+        retry, wait = b"x-should-retry: false\r\n", ""
     else:
         seconds = math.ceil(refusal.retry_after)
         told = (seconds, round(refusal.retry_after * 1000))
         retry = b"x-should-retry: true\r\nretry-after: %d\r\nretry-after-ms: %d\r\n" % told
-        wait = b";t=%d" % seconds
+        wait = f";t={seconds}"
     lines = b"x-kvquota-code: %b\r\n%b%b" % (code, retry, b"" if room is None else _room_fields(room, wait))
     return lines + _CHALLENGE if refusal.status == _UNAUTHORIZED else lines
 
 
-def _room_fields(room: Room, wait: bytes) -> bytes:
-    tokens = room.worth.tokens
+def _room_fields(room: Room, wait: str) -> bytes:
+    """Numbers and words of this program only: nothing can be put into them."""
+    tokens, in_flight, most = room.worth.tokens, room.in_flight, room.max_concurrent
     held, soft, hard = tokens(room.reserved), tokens(room.soft), tokens(room.hard)
-    left, rest = max(0, hard - held), (held, soft, hard, room.in_flight, room.rung.encode())
-    if room.max_concurrent is None:
-        return _OF_KV % (hard, left, wait, *rest)
-    free = max(0, room.max_concurrent - room.in_flight)
-    return _OF_BOTH % (hard, room.max_concurrent, left, wait, free, wait, *rest)
+    left = hard - held if hard > held else 0
+    policy, limit = f'"kv";q={hard};qu="{KV_UNIT}"', f'"kv";r={left}{wait}'
+    if most is not None:
+        policy += f', "concurrency";q={most};qu="{CONCURRENCY_UNIT}"'
+        limit += f', "concurrency";r={most - in_flight if most > in_flight else 0}{wait}'
+    return (
+        f"ratelimit-policy: {policy}\r\nratelimit: {limit}\r\nx-kvquota-used-tokens: {held}\r\n"
+        f"x-kvquota-soft-tokens: {soft}\r\nx-kvquota-hard-tokens: {hard}\r\n"
+        f"x-kvquota-in-flight: {in_flight}\r\nx-kvquota-rung: {room.rung}\r\n"
+    ).encode()
