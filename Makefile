@@ -69,8 +69,16 @@ test-native: setup native ## the sidecar's tests without real parts, on the comp
 # Packages that decide and do nothing else: every branch is tested.
 PURE = crds/kvquota_api/*,operator/kvquota_operator/injection/*,operator/kvquota_operator/leading.py,operator/kvquota_operator/reconcile/*,operator/kvquota_operator/planning/*,operator/kvquota_operator/reading/*,sidecar/kvquota_sidecar/ledger/*,sidecar/kvquota_sidecar/admission/*,sidecar/kvquota_sidecar/estimate/*,sidecar/kvquota_sidecar/refusals/*
 
-fuzz: setup ## the parsers that read what strangers send, on many more inputs, for about a minute
-	@KVQUOTA_PROFILE=fuzz $(BIN)/python -m pytest --numprocesses 2 tests/properties -k fuzz $(ARGS)
+# Rounds with new inputs each until FOR seconds are over. A seed brings a round again, so a red run can be looked into
+# although the next one tries something else. A round that hangs is a fault too.
+FOR ?= 60
+fuzz: setup ## the parsers that read what strangers send, on new inputs for a minute (FOR=3600 seconds, SEED=... a round again)
+	@end=$$((SECONDS + $(FOR))); \
+	while seed=$${SEED:-$$((RANDOM * 32768 + RANDOM))}; do \
+		echo "fuzz: make fuzz SEED=$$seed brings this round again"; \
+		KVQUOTA_PROFILE=fuzz timeout 300 $(BIN)/python -m pytest --quiet --numprocesses 2 --hypothesis-seed=$$seed tests/properties -k fuzz $(ARGS); \
+		[ -z "$${SEED:-}" ] && [ $$SECONDS -lt $$end ] || break; \
+	done
 
 lint: setup ## style, types, and who may import whom
 	@$(BIN)/ruff check --no-cache . && $(BIN)/ruff format --check .

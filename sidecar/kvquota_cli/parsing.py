@@ -25,16 +25,18 @@ _LIKE: Final = 0.5  # of 1: how alike a wrong and a right option must be
 class Parser(argparse.ArgumentParser):
     """Refuses abbreviated options: an option added later must not change what an old script means.
 
-    `surplus`: what to do instead, for a word that the command has no use for.
+    `surplus`: what to do instead, for a word that the command has no use for. `words`: those that are being parsed.
     """
 
     def __init__(self, *, surplus: str = "", **settings: Any) -> None:
         super().__init__(allow_abbrev=False, **settings)
         self._surplus = surplus
+        self.words: tuple[str, ...] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse does, but nothing is left over, and a wrong option is told before one that is missing."""
         words = sys.argv[1:] if args is None else list(args)
+        self.words = tuple(words)
         for option in self._wrong(words):
             self.error(f"there is no option {option}: {self._meant(option)}")
         parsed, left = super().parse_known_args(words, namespace)
@@ -113,7 +115,13 @@ class ShowVersion(argparse.Action):
     def __init__(self, option_strings: Sequence[str], dest: str, **settings: Any) -> None:
         super().__init__(option_strings, dest, nargs=0, **settings)
 
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> None:
-        """Print it and end."""
+    def __call__(
+        self, parser: argparse.ArgumentParser, _: argparse.Namespace, __: Any, option: str | None = None
+    ) -> None:
+        """Print it and end. Raises argparse.ArgumentError where there is anything beside it."""
+        words = parser.words if isinstance(parser, Parser) else ()
+        beside = " ".join(word for word in words if word != option)
+        if beside:
+            raise argparse.ArgumentError(None, f"{beside} is not expected beside {option}: leave it out")
         print(f"kvquota {importlib.metadata.version('kvquota')}")
         parser.exit()

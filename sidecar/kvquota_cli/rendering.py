@@ -6,7 +6,8 @@ of one that is not there yet and would be the next of its pool.
 Invariants:
 
 1. Every failure names the file and the line that it comes from, where there is one, and says what to do.
-2. Nothing is made up: no engine has come up, no pod has a config yet, and all objects are of the same age.
+2. Nothing is made up: no engine has come up, no pod has a config yet, and all objects are of the same age. A pod that
+   was started by another plan than the manifests give is shown with theirs, and that is said.
 3. A pod that the webhook would refuse gets nothing and has no part. What is wrong with another pod stops nothing.
 """
 
@@ -18,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from kvquota_api.meta import INJECT_LABEL
+from kvquota_api.meta import INJECT_LABEL, PLAN_ANNOTATION
 from kvquota_api.model_pool import ModelPool
 from kvquota_api.pod_config import PodConfig
 from kvquota_cli.embedded.file_cluster import FileCluster
@@ -56,7 +57,7 @@ class Wish:
 class Rendered:
     """`config_map`: the name of the ConfigMap that the pod mounts, None where it does not say.
 
-    `findings`: what is wrong with other pods.
+    `findings`: what is wrong with other pods, and why the pod may have another config.
     """
 
     config: PodConfig
@@ -99,8 +100,13 @@ async def render(force: InForce, wish: Wish, now: datetime) -> Rendered:
         raise CliError(f"{_where(named)}: the webhook refuses it: {refused[named.record.seen.uid]}")
     let_in = [each for each in beside if each.record.seen.uid not in refused]
     config = _config(_plan(observed, named, let_in, now), named, f"{pools.place(pool)}: ModelPool {_full(pool.key)}")
-    others = [_finding(each, refused[each.record.seen.uid]) for each in beside if each not in let_in]
-    return Rendered(config, named.record.seen.config_map, (*_all_broken(read), *others))
+    findings = [*_all_broken(read), *_of_another_plan(named, config)]
+    findings += [
+        _finding(each, f"the webhook refuses it, so it has no part: {refused[each.record.seen.uid]}")
+        for each in beside
+        if each not in let_in
+    ]
+    return Rendered(config, named.record.seen.config_map, tuple(findings))
 
 
 def _pools(objects: Objects, wish: Wish, places: Mapping[ObjectKey, Place]) -> _Pools:
@@ -225,6 +231,17 @@ def _all_broken(read: PodsRead) -> list[Finding]:
     return [each for findings in read.broken.values() for each in findings]
 
 
-def _finding(pod: PodManifest, why: str) -> Finding:
+def _of_another_plan(pod: PodManifest, config: PodConfig) -> list[Finding]:
+    plan = pod.record.seen.plan
+    if plan in (None, config.plan):
+        return []
+    why = (
+        f"the annotation {PLAN_ANNOTATION} names the plan {plan}, which the pod keeps; the pool of these manifests has"
+        f" the plan {config.plan}, and shown is what a new pod would get"
+    )
+    return [_finding(pod, why)]
+
+
+def _finding(pod: PodManifest, what: str) -> Finding:
     key = ObjectKey(POD, pod.record.seen.namespace, pod.record.seen.name)
-    return Finding(pod.place or Place("", 1), f"the webhook refuses it, so it has no part: {why}", str(key))
+    return Finding(pod.place or Place("", 1), what, str(key))

@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 
 import uvloop
 
-from kvquota_sidecar import supervisor
+from kvquota_sidecar import descriptors, supervisor
 from kvquota_sidecar.faults import described
 from kvquota_sidecar.inheritance import Inheritance, inheritance
 from kvquota_sidecar.listening import Listeners
@@ -67,6 +67,7 @@ def _supervise(settings: Settings, arguments: Sequence[str]) -> NoReturn:
     """Become the supervisor. What its children would not start with is found before: raises as they would."""
     if settings.tls is not None:
         settings.tls.load()
+    descriptors.raise_limit()
     given = {"sockets": Listeners.bound(settings).handed_on(), "hangSeconds": settings.hang_seconds}
     program = str(Path(supervisor.__file__))
     os.execv(sys.executable, [sys.executable, "-I", "-S", program, json.dumps(given), *arguments])  # noqa: S606 - no shell: this very program

@@ -64,6 +64,11 @@ def address(sockets: Sockets) -> Bind:
     return Bind(host, port)
 
 
+def written(bind: Bind) -> str:
+    """HOST:PORT, as it stands in a URL: an IPv6 address in brackets."""
+    return f"[{bind.host}]:{bind.port}" if ":" in bind.host else f"{bind.host}:{bind.port}"
+
+
 def _bound(bind: Bind) -> Sockets:
     """The port is never shared with another program (SO_REUSEPORT): half of the requests would pass the quota by."""
     found = socket.getaddrinfo(bind.host or None, bind.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

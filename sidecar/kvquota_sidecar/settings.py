@@ -169,7 +169,7 @@ def _parser(environ: Mapping[str, str]) -> _Parser:
     flag(
         "--max-buffered-mib", "", "of all bodies together; none: a third of the memory limit less 64 MiB, else 256 MiB"
     )
-    flag("--max-connections", "8192", "of clients, at a time")
+    flag("--max-connections", "8192", "of clients, at a time; fewer where the limit on open files has no room for them")
     return parser
 
 

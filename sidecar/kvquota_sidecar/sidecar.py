@@ -14,15 +14,16 @@ import asyncio
 import random
 import secrets
 import time
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Coroutine
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self
 
 from kvquota_api.meta import IDENTITY_KEY, TOKEN_KEY
 from kvquota_api.pod_config import PodConfig
 from kvquota_api.usage import SyncRequest, UsageReport
-from kvquota_sidecar.channel.access import Token
+from kvquota_sidecar import descriptors
+from kvquota_sidecar.channel.access import Token, is_near
 from kvquota_sidecar.channel.admin import Admin, AdminContext
 from kvquota_sidecar.channel.files import FileWatch, WatchedFile
 from kvquota_sidecar.channel.neighbours import gateways
@@ -36,27 +37,25 @@ from kvquota_sidecar.estimate.ratio import Ratios
 from kvquota_sidecar.inheritance import Heart, Inheritance, Keepsake
 from kvquota_sidecar.ledger.asking import EngineSample
 from kvquota_sidecar.ledger.books import Books
-from kvquota_sidecar.listening import BACKLOG, Listeners, Sockets, address
-from kvquota_sidecar.proxy.client_side import ClientConnection
+from kvquota_sidecar.listening import Listeners, address, written
+from kvquota_sidecar.ports import Ports
 from kvquota_sidecar.proxy.counting import Tokenizer
 from kvquota_sidecar.proxy.desk import Desk
 from kvquota_sidecar.proxy.draining import Drain
 from kvquota_sidecar.proxy.engine_side import EnginePool
 from kvquota_sidecar.proxy.hub import Hub, Patience
 from kvquota_sidecar.proxy.request_ids import numbered
-from kvquota_sidecar.proxy.secured import TlsClientConnection
 from kvquota_sidecar.proxy.traffic import Admittance, Traffic
 from kvquota_sidecar.refusals import Code, refuse
 from kvquota_sidecar.settings import Bind, Settings
 from kvquota_sidecar.telemetry.journal import Journal, Sink
 from kvquota_sidecar.telemetry.metrics import Exposition, Vitals
 from kvquota_sidecar.telemetry.tally import Outcome, Tally
-from kvquota_sidecar.tls import Certificate, CertificateError, options
+from kvquota_sidecar.tls import Certificate, CertificateError
 
 TICK_SECONDS: Final = 0.05  # how late a deadline or the end of a drain may be noticed
-FLUSH_SECONDS: Final = 2.0  # for the last bytes to clients that read, when everything else is over
 # A sync carries config and identity of up to 10,000 tenants (about 5 MiB); the operator is one client per pod.
-_ADMIN_PATIENCE: Final = Patience(max_body_bytes=16 * 1024 * 1024, max_connections=256)
+_ADMIN_PATIENCE: Final = Patience(max_body_bytes=16 * 1024 * 1024)
 
 
 class Sidecar:
@@ -84,13 +83,13 @@ class Sidecar:
         self._clock = clock
         self._wall = wall
         self._started_at = clock()
+        self._places = descriptors.places(descriptors.limit(), settings.patience.max_connections)
         self._heard_at: float | None = None  # of the operator
         self._root: asyncio.Task[None] | None = None
         self._tasks: asyncio.TaskGroup
         self._started = asyncio.Event()
         self._stopping = asyncio.Event()
         self._drained = asyncio.Event()
-        self._servers: list[asyncio.Server] = []
         self.journal = Journal(log, wall)
         self.tally = Tally()
         self.books = Books(random.random, settings.sample_seconds)
@@ -161,45 +160,32 @@ class Sidecar:
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as self._tasks:
-            for server in self._servers:
-                await server.start_serving()
+            await self._ports.start()
             keepers = [self._tasks.create_task(each) for each in (self._tick(), self._engine.run(), self._files.run())]
             self._started.set()
             await self._stopping.wait()
             await self._leave()
             for keeper in keepers:
                 keeper.cancel()
-            await self._close()
+            await self._ports.close()
+            self._pool.close()
 
     async def _bind(self) -> None:
         inherited = self._inherited
         self._listeners = Listeners.bound(self.settings) if inherited is None else inherited.listeners
         try:
-            await self._serve_on(self._listeners.traffic, self._traffic_connection, self._certificate)
-            await self._serve_on(self._listeners.admin, lambda: ClientConnection(self._admin_hub), None)
+            await self._ports.listen(self._listeners)
         except OSError:
             self._listeners.close()
             raise
         self._beat()
         self._say_where()
 
-    async def _serve_on(
-        self, sockets: Sockets, connection: Callable[[], asyncio.Protocol], certificate: Certificate | None
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        for each in sockets:
-            secure = options(certificate)
-            server = await loop.create_server(connection, sock=each, backlog=BACKLOG, start_serving=False, **secure)
-            self._servers.append(server)
-
-    def _traffic_connection(self) -> asyncio.Protocol:
-        return (ClientConnection if self._certificate is None else TlsClientConnection)(self._traffic_hub)
-
     def _say_where(self) -> None:
         self.journal.write(
             "serving",
-            traffic=f"{self.traffic_address.host}:{self.traffic_address.port}",
-            admin=f"{self.admin_address.host}:{self.admin_address.port}",
+            traffic=written(self.traffic_address),
+            admin=written(self.admin_address),
             engine=self._pool.address.authority.decode(),
             failurePolicy=self.settings.failure_policy,
             generation=self._standing.documents.in_force().generation,
@@ -208,13 +194,17 @@ class Sidecar:
             identity=None if self.settings.identity is None else str(self.settings.identity),
         )
         self._standing.say_what_is_missing(self.settings.config, self.settings.identity)
+        wanted = self.settings.patience.max_connections
+        if self._places.clients < wanted:
+            self.journal.write(
+                "connections_limited", wanted=wanted, taken=self._places.clients, openFiles=descriptors.limit()
+            )
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self._beat()
-            self._traffic_hub.expire()
-            self._admin_hub.expire()
+            self._ports.tick()
             self._desk.tick()
             self._pool.expire()
             if self._certificate is not None and (failed := self._certificate.news(self._clock())):
@@ -241,19 +231,6 @@ class Sidecar:
         admitted, rejected = sum(each.admitted for each in totals), sum(sum(each.rejected.values()) for each in totals)
         reserved = None if report.pool is None else report.pool.reserved
         self.journal.write("stopped", admitted=admitted, rejected=rejected, reserved=reserved)
-
-    async def _close(self) -> None:
-        for server in self._servers:
-            server.close()
-        for hub in (self._traffic_hub, self._admin_hub):
-            hub.close_idle()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FLUSH_SECONDS):
-                await self._traffic_hub.emptied.wait()
-                await self._admin_hub.emptied.wait()
-        for hub in (self._traffic_hub, self._admin_hub):
-            hub.abort_all()
-        self._pool.close()
 
     # How it is put together.
 
@@ -294,8 +271,23 @@ class Sidecar:
             wall=self._wall,
         )
         self._files = FileWatch(self._watched_files(), settings.files_seconds)
-        self._traffic_hub = Hub[Admittance](self._make_traffic(), settings.patience, self._clock, self._wall)
-        self._admin_hub = Hub[AdminContext](self._make_admin(), _ADMIN_PATIENCE, self._clock, self._wall)
+        self._make_hubs()
+
+    def _make_hubs(self) -> None:
+        patience = replace(self.settings.patience, max_connections=self._places.clients)
+        self._traffic_hub = Hub[Admittance](self._make_traffic(), patience, self._clock, self._wall)
+        near = (*self.settings.node_addresses, *gateways())
+        patience = replace(_ADMIN_PATIENCE, max_connections=self._places.admin)
+        self._admin_hub = Hub[AdminContext](
+            self._make_admin(near), patience, self._clock, self._wall, keeps_place=lambda ends: is_near(ends, near)
+        )
+        self._ports = Ports(
+            self._traffic_hub,
+            self._admin_hub,
+            certificate=self._certificate,
+            places=self._places,
+            journal=self.journal,
+        )
 
     def _make_watch(self) -> EngineWatch:
         return EngineWatch(
@@ -310,7 +302,7 @@ class Sidecar:
         )
 
     def _load(self) -> Load:
-        """What was let through without a config is not in the books, and was seen all the same."""
+        """What was let through without a quota is not in the books, and was seen all the same."""
         begun = self.books.begun + self.tally.passed_unconfigured
         return Load(given=self.books.sequences, cut=self.books.cut, begun=begun)
 
@@ -327,13 +319,13 @@ class Sidecar:
             wall=self._wall,
         )
 
-    def _make_admin(self) -> Admin:
+    def _make_admin(self, near: tuple[str, ...]) -> Admin:
         return Admin(
             standing=self._standing,
             engine=self._engine,
             pool=self._pool,
             token=self._token,
-            node_addresses=(*self.settings.node_addresses, *gateways()),
+            node_addresses=near,
             sync=self.sync,
             report=self._reporter.report,
             metrics=Exposition(self._reporter.report, self.tally, self._vitals).render,
@@ -383,9 +375,11 @@ class Sidecar:
         return Vitals(
             connections=len(self._traffic_hub.connections),
             connections_turned_away=self._traffic_hub.turned_away,
+            connections_made_room=self._traffic_hub.made_room,
             engine_connections=self._pool.open_links,
             running=len(self._desk.running),
             draining=self._standing.is_leaving,
+            configured=self._standing.directory is not None,
             waiting=len(self._desk.waiting),
             counting=len(self._desk.counting),
             estimate_error=self._desk.ratios.error(),

@@ -96,10 +96,8 @@ class Certificate:
         connection.context = self._current
 
 
-def options(certificate: Certificate | None) -> dict[str, Any]:
-    """What a loop's `create_server` is told."""
-    if certificate is None:
-        return {}
+def options(certificate: Certificate) -> dict[str, Any]:
+    """What a loop's `connect_accepted_socket` is told."""
     return {
         "ssl": certificate.context,
         "ssl_handshake_timeout": HANDSHAKE_SECONDS,

@@ -101,6 +101,31 @@ async def test_within_a_stream_that_stands_still_a_closed_half_is_a_client_that_
         await running.idle()
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@on_both_loops
+async def test_a_client_that_closed_all_before_the_first_byte_is_noticed_without_the_hub(
+    monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    async with both_ends() as (running, engine), sent(running, engine, stream=stream) as (client, upstream):
+        monkeypatch.setattr(running.sidecar._ports, "tick", lambda: None)
+        client.writer.close()
+        await upstream.gone()
+        await running.idle()
+
+
+@on_both_loops
+async def test_a_client_that_closed_all_within_a_stream_is_noticed_at_the_next_word_without_the_hub(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with both_ends() as (running, engine), begun_stream(running, engine) as stream:
+        monkeypatch.setattr(running.sidecar._ports, "tick", lambda: None)
+        stream.client.writer.close()
+        await asyncio.sleep(0.1)
+        stream.upstream.frame("y")
+        await stream.upstream.gone()
+        await running.idle()
+
+
 @on_both_loops
 async def test_a_client_that_dies_after_it_closed_its_half_is_noticed_at_the_next_word() -> None:
     async with both_ends() as (running, engine), begun_stream(running, engine) as stream:

@@ -71,11 +71,11 @@ STAGES = {
 @on_both_loops
 async def test_many_that_leave_at_once_leave_the_log_room_for_what_is_rare() -> None:
     many = LINES_PER_SECOND + 3 * RARE_LINES  # and there is room for 107
-    async with both_ends() as (running, _), AsyncExitStack() as stack:
+    async with both_ends() as (running, engine), AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(await running.connect()) for _ in range(many)]
         for client in clients:
             client.send(post(chat(stream=True)))
-        await eventually("all are with the engine", lambda: running.in_flight() == many)
+        await eventually("all are with the engine", lambda: engine.requests.qsize() == many)
         for client in clients:
             client.reset()
         await running.idle()
@@ -237,7 +237,7 @@ async def test_a_client_that_leaves_without_having_read_frees_the_engine_all_the
             upstream.chunk(b"data: " + b"x" * 65_000 + b"\n\n")
             await asyncio.sleep(0.001)
         client.writer.write_eof()
-        await eventually("its end is seen", lambda: connection._ended)
+        await eventually("its end is seen", lambda: connection._half is not None)
         assert running.in_flight() == 1  # it may still read on
         client.reset()
         await running.idle()

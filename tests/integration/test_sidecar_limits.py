@@ -101,8 +101,7 @@ async def test_the_program_has_these_limits_and_those_of_its_flags(keeper: Keepe
     assert await asked(program, post(chat(max_tokens=1))) == (200, "")
     where = urlsplit(program.url)
     others = [await RawClient.open(where.hostname or "", where.port or 0) for _ in range(3)]
-    await asyncio.sleep(0.2)
-    async with await RawClient.open(where.hostname or "", where.port or 0) as fourth:
-        assert await fourth.eof() == b""
+    async with await RawClient.open(where.hostname or "", where.port or 0):
+        assert await others[0].eof() == b""
     for each in others:
         await each.close()

@@ -35,6 +35,7 @@ from sidecar_rig import (
     share,
     sync_request,
 )
+from wholepath import gauge
 
 BEARER = f"Authorization: Bearer {TOKEN}"
 
@@ -251,3 +252,72 @@ async def test_a_file_that_is_behind_the_channel_is_late_and_not_wrong(tmp_path:
         await asyncio.sleep(0.2)
         report = running.report()
         assert (report.in_force.generation, report.rejected) == (7, None)
+
+
+# A config without an identity: its pool's Secret went, and then the container started again.
+
+
+def forget_identity(folder: Path) -> None:
+    (folder / "identity" / "identity.json").unlink()
+
+
+async def said(running: Running, metric: str) -> float:
+    return gauge((await admin(running, get("/metrics"))).body.decode(), metric)
+
+
+@on_both_loops
+async def test_a_config_whose_tenants_nobody_can_tell_apart_is_no_quota_yet(tmp_path: Path) -> None:
+    write_files(tmp_path, config())
+    forget_identity(tmp_path)
+    async with from_files(tmp_path) as running:
+        for refused in (await asked(running, post(chat())), await asked(running, get("/health"))):
+            assert (refused.status, refused.code) == (503, "not_configured")
+        assert "has not received its quotas" in (await admin(running, get("/readyz"))).json()["message"]
+        assert running.report().in_force == InForce(generation=1, config_digest=config().digest, source="File")
+        assert await said(running, "kvquota_configured") == 0
+        file = tmp_path / "identity" / "identity.json"
+        assert [each["message"] for each in running.events("waiting")] == [
+            f"waiting for the identity: {file} does not exist yet and no operator has called yet;"
+            " until then failurePolicy Closed decides about every request"
+        ]
+        write_files(tmp_path)
+        await eventually("it is in force", lambda: running.report().in_force.identity_digest == identity().digest)
+        assert (await asked(running, get("/v1/usage", f"Authorization: Bearer {KEYS[SEARCH]}"))).status == 200
+        assert await said(running, "kvquota_configured") == 1
+
+
+@on_both_loops
+async def test_an_identity_whose_file_goes_stays_in_force(tmp_path: Path) -> None:
+    write_files(tmp_path, config())
+    async with from_files(tmp_path) as running:
+        forget_identity(tmp_path)
+        (tmp_path / "identity" / "token").unlink()
+        await asyncio.sleep(0.2)
+        assert (await asked(running, get("/v1/usage", f"Authorization: Bearer {KEYS[SEARCH]}"))).status == 200
+        assert (await admin(running, get("/v1/usage", BEARER))).status == 200
+
+
+@on_both_loops
+async def test_without_an_identity_the_open_policy_lets_pass_and_counts(tmp_path: Path) -> None:
+    write_files(tmp_path, config())
+    forget_identity(tmp_path)
+    files = {"config": tmp_path / "config.json", "identity": tmp_path / "identity"}
+    async with (
+        both_ends(configured=False, failure_policy="Open", **files) as (running, engine),
+        await running.connect() as client,
+    ):
+        client.send(post(chat()).replace(b"kvq-", b"no-"))
+        (await engine.next()).answer(b"{}")
+        assert (await client.answer()).status == 200
+        assert await said(running, "kvquota_passed_unconfigured_total") == 1
+        assert running.report().in_force.generation == 1
+
+
+@on_both_loops
+async def test_where_everybody_is_the_same_tenant_no_identity_is_waited_for(tmp_path: Path) -> None:
+    write_files(tmp_path, config(share(SEARCH, soft=1, hard=2), anonymous_tenant=SEARCH))
+    forget_identity(tmp_path)
+    async with from_files(tmp_path) as running:
+        assert (await asked(running, get("/v1/usage"))).status == 200
+        assert (await asked(running, post(chat(max_tokens=600)))).code == "request_exceeds_kv_quota"
+        assert await said(running, "kvquota_configured") == 1

@@ -5,9 +5,9 @@ import socket
 
 import pytest
 
-from kvquota_sidecar import sidecar
+from kvquota_sidecar import ports
 from kvquota_sidecar.proxy.hub import Patience
-from raw_client import DEADLINE_SECONDS
+from raw_client import DEADLINE_SECONDS, RawClient
 from sidecar_rig import ManualClock, both_ends, chat, eventually, get, on_both_loops, post, sent
 
 # Waiting for the client.
@@ -143,19 +143,42 @@ async def test_what_all_unread_requests_hold_together_is_bounded() -> None:
 
 
 @on_both_loops
-async def test_connections_beyond_the_limit_are_closed_unread() -> None:
+async def test_connections_beyond_the_limit_are_closed_unread_where_all_others_are_in_a_request() -> None:
     async with (
         both_ends(patience=Patience(max_connections=2)) as (running, engine),
         await running.connect() as one,
         await running.connect() as two,
     ):
-        await eventually("both are there", lambda: len(running.sidecar._traffic_hub.connections) == 2)
+        for client in (one, two):
+            client.send(post(chat()))
+        upstream = [await engine.next(), await engine.next()]
         async with await running.connect() as three:
             assert await three.eof() == b""
+        for each in upstream:
+            each.answer(b"{}")
         for client in (one, two):
+            assert (await client.answer()).status == 200
+
+
+@on_both_loops
+async def test_who_comes_when_all_places_are_taken_gets_that_of_one_in_no_request() -> None:
+    async with both_ends(patience=Patience(max_connections=2)) as (running, engine):
+        hub = running.sidecar._traffic_hub
+
+        async def served(client: RawClient) -> None:
             client.send(post(chat()))
             (await engine.next()).answer(b"{}")
             assert (await client.answer()).status == 200
+
+        async with await running.connect() as friend, await running.connect() as stranger:
+            await served(friend)
+            async with await running.connect() as third:
+                assert await stranger.eof() == b""
+                await served(third)
+                async with await running.connect() as fourth:
+                    assert await friend.eof() == b""
+                    await served(fourth)
+        assert (hub.made_room, hub.turned_away) == (2, 0)
 
 
 # The pod leaves.
@@ -216,7 +239,7 @@ async def test_what_still_runs_at_the_limit_is_ended_with_a_final_event() -> Non
 
 @on_both_loops
 async def test_idle_connections_do_not_hold_the_pod(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sidecar, "FLUSH_SECONDS", 3600.0)
+    monkeypatch.setattr(ports, "FLUSH_SECONDS", 3600.0)
     async with both_ends() as (running, engine), await running.connect() as client:
         client.send(post(chat()))
         (await engine.next()).answer(b"{}")
@@ -228,7 +251,7 @@ async def test_idle_connections_do_not_hold_the_pod(monkeypatch: pytest.MonkeyPa
 
 @on_both_loops
 async def test_connections_within_a_request_are_cut_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sidecar, "FLUSH_SECONDS", 0.1)
+    monkeypatch.setattr(ports, "FLUSH_SECONDS", 0.1)
     async with both_ends() as (running, _), await running.connect() as client:
         client.send(b"POST /v1/comp")
         await eventually("it is read", lambda: running.sidecar._traffic_hub.buffers.total_bytes > 0)

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvquota_sidecar.proxy import metering
-from kvquota_sidecar.proxy.metering import StreamMeter, Usage, usage_of_json
+from kvquota_sidecar.proxy.metering import StreamMeter, Usage, read_plain
 from raw_pieces import cuts, single, split
 
 CUTS = cuts(600)
@@ -125,7 +125,7 @@ def test_only_the_frames_that_were_asked_for_here_are_left_out(stream: list[byte
 
 @given(st.one_of(st.binary(max_size=200), EVENTS.map(lambda event: json.dumps(event).encode("utf-8", "replace"))))
 def test_an_answer_of_any_bytes_has_a_usage_or_none(body: bytes) -> None:
-    usage = usage_of_json(body)
+    usage = read_plain(body).usage
     assert usage is None or {type(usage.prompt), type(usage.output), type(usage.cached)} <= {int, type(None)}
 
 
@@ -141,7 +141,7 @@ ENDLESS = b"9" * 5000
 def test_what_is_deeper_or_longer_than_can_be_read_passes_and_counts_nothing(body: bytes) -> None:
     frame = b"data: " + body + b"\n\n"
     assert metered([frame], withholds=True) == (frame, 0, None)
-    assert usage_of_json(body) is None
+    assert read_plain(body).usage is None
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=6), CUTS)

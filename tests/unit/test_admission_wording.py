@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from admission_cases import case
 from kvquota_api.amounts import Tokens
 from kvquota_sidecar.admission.case import Case, Known
 from kvquota_sidecar.admission.rules import decide
+from kvquota_sidecar.records import replace
 from kvquota_sidecar.refusals import Refusal
 
 
@@ -23,13 +23,13 @@ def told(asked: Case) -> str:
 def pooling(**how: Any) -> Case:
     """A request that only goes through the model."""
     made = case(**how)
-    demand = msgspec.structs.replace(made.demand, kind="Pool", output_limit=Tokens(0))
-    return msgspec.structs.replace(made, demand=demand)
+    demand = replace(made.demand, kind="Pool", output_limit=Tokens(0))
+    return replace(made, demand=demand)
 
 
 def estimated(known: Known, made: Case) -> Case:
     """A request whose prompts are not known exactly."""
-    return msgspec.structs.replace(made, demand=msgspec.structs.replace(made.demand, known=known))
+    return replace(made, demand=replace(made.demand, known=known))
 
 
 OVER_HARD = "The request needs 4,800 tokens of KV cache and TenantQuota search (spec.kv.hard) allows 1,760."
@@ -143,6 +143,12 @@ SENTENCES = [
         "The request may become 800 tokens long (about 500 of input and 300 of output) and TenantQuota search "
         "(spec.maxContextTokens) allows 640. Shorten the input or lower max_tokens by about 160 tokens.",
         id="an estimate that is longer than the tenant's context",
+    ),
+    pytest.param(
+        estimated("About", pooling(prompt=700, max_context_tokens=640)),
+        "The request may become about 700 tokens long (all of it input) and TenantQuota search (spec.maxContextTokens) "
+        "allows 640. Shorten the input by about 60 tokens.",
+        id="a text to embed that is estimated to be longer than the tenant's context",
     ),
     pytest.param(
         estimated("AtLeast", case(full=300, hard_blocks=110)),

@@ -71,6 +71,21 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize(
+    ("words", "beside"),
+    [
+        pytest.param(["--version", "foo"], "foo", id="a word after it"),
+        pytest.param(["--version", "check", "a.yaml"], "check a.yaml", id="a command after it"),
+    ],
+)
+def test_a_word_beside_the_version_is_told(words: list[str], beside: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    written = capsys.readouterr()
+    assert written.err.splitlines()[-1] == f"kvquota: error: {beside} is not expected beside --version: leave it out"
+    assert written.out == ""
+
+
+@pytest.mark.parametrize(
     ("content", "complaint"),
     [
         pytest.param(None, "cannot be read: No such file or directory", id="not there"),

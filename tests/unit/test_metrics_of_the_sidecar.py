@@ -14,7 +14,15 @@ from kvquota_sidecar.telemetry.metrics import MAX_TENANT_LABELS, Exposition, Vit
 from kvquota_sidecar.telemetry.tally import Outcome, Tally
 from sidecar_rig import ManualClock
 
-VITALS = Vitals(connections=4, connections_turned_away=1, engine_connections=3, running=2, draining=False)
+VITALS = Vitals(
+    connections=4,
+    connections_turned_away=1,
+    connections_made_room=6,
+    engine_connections=3,
+    running=2,
+    draining=False,
+    configured=True,
+)
 POOL = PoolUsage(usable=1023, free=-2, reserved=7, used=5, unattributed=1, pressure_percent=12.5, rung="Shed")
 
 
@@ -63,8 +71,10 @@ WITHOUT_ENGINE = {
     "kvquota_log_lines_left_out_total": 0,
     "kvquota_client_connections": 4,
     "kvquota_client_connections_turned_away_total": 1,
+    "kvquota_client_connections_made_room_total": 6,
     "kvquota_engine_connections": 3,
     "kvquota_draining": 0,
+    "kvquota_configured": 1,
     "kvquota_drains_taken_back_total": 12,
     "kvquota_passed_unconfigured_total": 5,
     "kvquota_underestimated_tokens_total": 7,

@@ -18,6 +18,7 @@ from kvquota_cli.manifests.documents import read_documents
 from kvquota_cli.manifests.last_good import InForce
 from kvquota_cli.tables.objects import quota_table
 from kvquota_cli.tables.table import Table
+from kvquota_operator.reconcile.basis import PlanOf
 from kvquota_operator.reconcile.observed import Observed, PoolKey
 from kvquota_operator.reconcile.plan import Plan
 from kvquota_operator.reconcile.reconcile import reconcile
@@ -94,8 +95,8 @@ class EmbeddedStage:
         ]
         return quota_table(quotas, datetime.now(UTC))
 
-    def _decide(self, observed: Observed, now: float, wall: datetime) -> Plan:
-        plan = reconcile(observed, now, wall)
+    def _decide(self, observed: Observed, now: float, wall: datetime, plan_of: PlanOf) -> Plan:
+        plan = reconcile(observed, now, wall, plan_of)
         self._statuses = plan.quota_statuses
         return plan
 

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Mapping
 
+from kvquota_sidecar.listening import written
 from kvquota_sidecar.settings import Bind
 
 
@@ -14,7 +15,7 @@ def taken_address(binds: Mapping[str, Bind], error: OSError) -> str:
     for option, bind in binds.items():
         trouble = _trouble(bind)
         if trouble is not None:
-            return f"cannot listen on {_written(bind)}: {trouble}; give {option} another address"
+            return f"cannot listen on {written(bind)}: {trouble}; give {option} another address"
     return f"cannot listen: {_reason(error)}; give {' and '.join(binds)} other addresses"
 
 
@@ -32,7 +33,3 @@ def _reason(error: OSError) -> str:
     if error.errno and not isinstance(error, socket.gaierror):
         return os.strerror(error.errno)
     return error.strerror or str(error)
-
-
-def _written(bind: Bind) -> str:
-    return f"[{bind.host}]:{bind.port}" if ":" in bind.host else f"{bind.host}:{bind.port}"

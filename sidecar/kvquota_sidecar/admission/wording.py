@@ -29,11 +29,13 @@ _SAID: Final[Mapping[Known, str]] = MappingProxyType({"Exactly": "", "About": "a
 def too_long(case: Case, length: int, limit: Tokens, setting: str) -> Refusal:
     """`length`: tokens that a sequence may have; `setting` allows `limit`."""
     prompt, output = case.demand.prompt, length - case.demand.prompt
-    parts = f"{_SAID[case.demand.known]}{prompt:,} of input and {output:,} of output" if output else "all of it input"
+    said = _SAID[case.demand.known]
+    whole = f"{length:,}" if output else f"{said}{length:,}"
+    parts = f"{said}{prompt:,} of input and {output:,} of output" if output else "all of it input"
     how = "Shorten the input or lower max_tokens" if output else "Shorten the input"
     return refuse(
         Code.CONTEXT_LENGTH_EXCEEDED,
-        f"The request may become {length:,} tokens long ({parts}) and {setting} allows {limit:,}. "
+        f"The request may become {whole} tokens long ({parts}) and {setting} allows {limit:,}. "
         f"{how} by about {length - limit:,} tokens.",
     )
 

@@ -10,6 +10,8 @@ Invariants:
 3. The last refusal is kept until a document of the same kind is accepted.
 4. What is in force and on the disk is reported as from there, however it comes again: it is found after a restart.
 5. A config is for one pod: where this one knows its own uid, another's config is refused.
+6. Requests are judged once it can be told whose they are, and not before: by config and identity together, or by a
+   config whose anonymous tenant is its only one, which everybody is. What came is never taken away again.
 """
 
 from __future__ import annotations
@@ -37,8 +39,10 @@ class Documents:
 
     @property
     def directory(self) -> Directory | None:
-        """Config and identity as requests need them; None before the first config."""
-        return None if self.config is None else Directory(self.config, self.identity)
+        """Config and identity as requests need them; None while nobody can tell whose a request is."""
+        if self.config is None or (self.identity is None and not _is_one_tenants(self.config)):
+            return None
+        return Directory(self.config, self.identity)
 
     @property
     def rejected(self) -> Rejected | None:
@@ -74,6 +78,10 @@ def offer_identity(documents: Documents, data: bytes, source: Source) -> Documen
     except DocumentError as error:
         return replace(documents, rejected_identity=_rejected(0, "InvalidIdentity", f"{source}: {error}"))
     return replace(documents, identity=identity, rejected_identity=None)
+
+
+def _is_one_tenants(config: PodConfig) -> bool:
+    return [each.id for each in config.tenants] == [config.anonymous_tenant]
 
 
 def _newer(documents: Documents, config: PodConfig, source: Source) -> Documents:

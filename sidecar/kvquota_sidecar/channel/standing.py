@@ -106,10 +106,12 @@ class Standing:
 
     def say_what_is_missing(self, config: Path | None, identity: Path | None) -> None:
         """Log what this pod waits for: of a config in a file and an identity in a folder; None: none was named."""
+        until_then = "" if self.directory else f"; until then failurePolicy {self.policy} decides about every request"
         if self.documents.config is None:
-            self._journal.write("waiting", message=waiting_for("config", config))
+            self._journal.write("waiting", message=waiting_for("config", config) + until_then)
         if self.documents.identity is None:
-            self._journal.write("waiting", message=waiting_for("identity", identity and identity / IDENTITY_KEY))
+            file = identity and identity / IDENTITY_KEY
+            self._journal.write("waiting", message=waiting_for("identity", file) + until_then)
 
     def _take(self, documents: Documents) -> None:
         before, self.documents = self.documents, documents

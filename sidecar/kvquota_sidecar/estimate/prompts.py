@@ -38,7 +38,7 @@ from kvquota_sidecar.estimate.bodies import (
 )
 from kvquota_sidecar.estimate.chain import CHUNK_BYTES, chain
 from kvquota_sidecar.estimate.density import density
-from kvquota_sidecar.estimate.scan import TOKEN_IDS
+from kvquota_sidecar.estimate.scan import is_token_ids
 from kvquota_sidecar.estimate.weighing import (
     PartCount,
     PromptError,
@@ -50,7 +50,7 @@ from kvquota_sidecar.estimate.weighing import (
     unsupported,
     within,
 )
-from kvquota_sidecar.records import Value
+from kvquota_sidecar.records import LeafValue
 
 TEMPLATE_SIZE: Final = 100  # bytes: begin, system and answer marks of a chat template are 10 to 40 tokens
 INSTRUCTIONS_SIZE: Final = 300  # bytes: how to call tools, which templates say where there are any, is 60 to 150 tokens
@@ -77,7 +77,7 @@ _LEAVE_PROMPTS_ALONE: Final = frozenset(
 _NOT_IN_SEED: Final = _LEAVE_PROMPTS_ALONE | {"system", "instructions"}
 
 
-class PromptSize(Value, frozen=True):
+class PromptSize(LeafValue, frozen=True):
     """`size`: bytes that may reach the tokenizer, with an allowance for the chat template; `sure`: those that do.
     `tokens`: exact, where the client sent token ids; None where it sent text. `media`: tokens of images, audio and
     videos, beside the others. `density`: class of its text, see `density`. `chain`: hashes of its beginnings, see
@@ -178,7 +178,7 @@ def _texts(fields: Values, name: str, raw: msgspec.Raw, cost: MediaCost, suffix:
 
     def prompt(one: msgspec.Raw) -> PromptSize:
         text = bytes(one)
-        if TOKEN_IDS.fullmatch(text):
+        if is_token_ids(text):
             return PromptSize(len(text), len(text), Tokens(text.count(b",") + 1 + text_size(suffix)))
         weight = Weight(cost)
         weight.text(decoded(one, str))
@@ -186,7 +186,7 @@ def _texts(fields: Values, name: str, raw: msgspec.Raw, cost: MediaCost, suffix:
         return _prompt(weight, fields, name, text)
 
     def prompts() -> list[PromptSize]:
-        if bytes(raw).startswith(b'"') or TOKEN_IDS.fullmatch(raw):
+        if bytes(raw).startswith(b'"') or is_token_ids(bytes(raw)):
             return [prompt(raw)]
         found: list[PromptSize] = []
         each(lambda one: found.append(prompt(one)), several(elements(raw)))

@@ -23,7 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from kvquota_api.amounts import Tokens
-from kvquota_sidecar.estimate.scan import TOKEN_IDS
+from kvquota_sidecar.estimate.scan import is_token_ids
 from kvquota_sidecar.estimate.shape import Engine
 
 MAX_QUESTIONS: Final = (
@@ -108,7 +108,7 @@ def _of_prompts(name: str) -> Callable[[bytes, Fields], tuple[Question, ...]]:
         if name not in fields:  # a pooled chat
             return ()
         raw = bytes(fields[name])
-        given = [fields[name]] if raw.startswith(b'"') else [] if TOKEN_IDS.fullmatch(raw) else _LIST.decode(raw)
+        given = [fields[name]] if raw.startswith(b'"') else [] if is_token_ids(bytes(raw)) else _LIST.decode(raw)
         return tuple(_completion(fields, each) for each in given if bytes(each).startswith(b'"'))
 
     return make

@@ -42,7 +42,7 @@ from kvquota_sidecar.estimate.prompts import (
 from kvquota_sidecar.estimate.reading import read_object
 from kvquota_sidecar.estimate.scan import MAX_DEPTH, ScanError
 from kvquota_sidecar.estimate.weighing import PromptError
-from kvquota_sidecar.records import Value
+from kvquota_sidecar.records import LeafValue
 from kvquota_sidecar.refusals import Code, Refusal, refuse
 
 __all__ = ["ROUTES", "PromptSize", "Shape", "read_shape"]
@@ -51,7 +51,7 @@ Kind = Literal["Generate", "Pool"]
 Engine = Literal["vLLM", "SGLang", "LlamaCpp", "TensorRTLLM", "OpenAI"]
 
 
-class Shape(Value, frozen=True):
+class Shape(LeafValue, frozen=True):
     """`kind`: Pool makes no output. `model`: "" where the client named none. `copies`: outputs of each prompt, at least
     1. `output_limit`: tokens of each sequence, as this engine will use it; None where there is none but the context.
     `cache_salt`: the client's own, "" for none. `priority`: the client's own, as JSON; empty for none. `include_usage`:

@@ -23,7 +23,7 @@ import msgspec
 
 from kvquota_api.pod_config import MediaCost
 from kvquota_api.quoting import quoted
-from kvquota_sidecar.estimate.scan import TOKEN_IDS
+from kvquota_sidecar.estimate.scan import is_token_ids
 from kvquota_sidecar.refusals import Code
 
 MAX_ITEMS: Final = 4096  # messages of one body: each is four tokens at least, and agents of a day have some hundreds
@@ -231,7 +231,7 @@ def text_size(text: str) -> int:
 
 def elements(raw: msgspec.Raw) -> list[msgspec.Raw]:
     """The elements of a JSON list that `read_object` has bounded. Raises PromptError."""
-    if TOKEN_IDS.fullmatch(raw):
+    if is_token_ids(bytes(raw)):
         decoded(raw, list[dict[str, Any]])
     found: list[msgspec.Raw] = decoded(raw, list[msgspec.Raw])
     return found

@@ -27,13 +27,14 @@ class AskedPrompt(LeafValue, frozen=True):
 
     `tokens`: the estimate. `most`: the upper bound, equal to it where it is exact. `chain`: one hash for each whole
     CHUNK_BYTES of the prompt, over everything up to its end; () where nothing can be shared. `size`: bytes that
-    `tokens` stand for.
+    `tokens` stand for. `guessed`: it counts as exact, as nobody could say its tokens in time.
     """
 
     tokens: Tokens
     most: Tokens
     chain: tuple[int, ...] = ()
     size: int = 0
+    guessed: bool = False
 
 
 class Ask(LeafValue, frozen=True):

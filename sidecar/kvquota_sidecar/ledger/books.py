@@ -175,12 +175,12 @@ class Books:
         if entry.state is State.LIVE:
             self._recharge(entry, now)
 
-    def count(self, ticket: int, prompts: Sequence[Tokens], now: float) -> None:
-        """Its prompts were counted while it runs or waits, or are taken for so many tokens as nobody counted them in
-        time. What the engine has said itself stays."""
+    def count(self, ticket: int, prompts: Sequence[Tokens], now: float, *, guessed: bool = False) -> None:
+        """Its prompts were counted while it runs or waits, or `guessed`, as nobody counted them in time. What the
+        engine has said itself stays."""
         entry = self._roll.entry(ticket)
         if entry.estimated and entry.state in (State.LIVE, State.WAITING):
-            entry.count(prompts)
+            entry.count(prompts, guessed=guessed)
             self._recharge(entry, now)
 
     def sent(self, ticket: int) -> None:

@@ -83,10 +83,11 @@ class Entry(MutableLeaf):
     `hard` is its tenant's hard when it was admitted, in blocks; `admitted_at` and `deadline` are monotonic seconds, the
     latter of its waiting. `context`: tokens that a sequence of its may have; `given`: the limit that comes with
     it, `told`: that one where it was not its client that set it, but this program.
-    `doubt`: blocks of its ceiling beyond its charge. `estimated`: its prompts are not known exactly. `rank`: place of
-    the rank that runs it. `shares`: whether its prompts are compared with the tenant's others. `started`: the engine
-    must have taken it up, though nothing of its output was seen. `sent`: its client has seen the first byte.
-    `looked_up`: tokens of its prompts, and how many of them the engine found in its prefix cache; None: it did not say.
+    `doubt`: blocks of its ceiling beyond its charge. `estimated`: its prompts are not known exactly; `guessed`: they
+    are taken for so many tokens, as nobody counted them in time. `rank`: place of the rank that runs it. `shares`:
+    whether its prompts are compared with the tenant's others. `started`: the engine must have taken it up, though
+    nothing of its output was seen. `sent`: its client has seen the first byte. `looked_up`: tokens of its prompts, and
+    how many of them the engine found in its prefix cache; None: it did not say.
     """
 
     ticket: int
@@ -116,11 +117,12 @@ class Entry(MutableLeaf):
     looked_up: tuple[Tokens, Tokens] | None = None
     passed_in_shadow: bool = False
     evicted_in_shadow: bool = False
+    guessed: bool = False
 
     @property
     def known(self) -> Known:
         """How well its blocks are known, as a refusal says it."""
-        return "About" if self.estimated else "Exactly"
+        return "About" if self.estimated or self.guessed else "Exactly"
 
     def see(self, produced: Tokens) -> bool:
         """`produced` tokens were seen over all sequences; whether that passes the promise."""
@@ -133,15 +135,16 @@ class Entry(MutableLeaf):
         if estimated:
             for each in self.prompts:
                 each.tokens = each.most = Tokens(-(-each.tokens * prompt // estimated))
-        self.estimated = False
+        self.estimated = self.guessed = False
         self.produced = self._each(produced)
 
-    def count(self, tokens: Sequence[Tokens]) -> None:
-        """The tokens of each of its prompts, as they were counted. What its outputs may have follows from them."""
+    def count(self, tokens: Sequence[Tokens], *, guessed: bool) -> None:
+        """The tokens of each of its prompts, as they were counted, or `guessed`. What its outputs may have follows from
+        them."""
         for each, counted in zip(self.prompts, tokens, strict=True):
             each.tokens = each.most = counted
             each.limit = limit_of(self.given, self.context, counted)
-        self.estimated = False
+        self.estimated, self.guessed = False, guessed
 
     def find(self, cached: int) -> None:
         """The engine found `cached` tokens of the prompts in its cache: what was not found is held once more."""

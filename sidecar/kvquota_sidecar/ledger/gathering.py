@@ -37,6 +37,11 @@ def is_exact(ask: Ask) -> bool:
     return first.tokens == first.most and all(each.tokens == each.most for each in ask.prompts[1:])
 
 
+def _is_guessed(ask: Ask) -> bool:
+    """Whether what counts as exact is a guess."""
+    return ask.prompts[0].guessed or any(each.guessed for each in ask.prompts[1:])
+
+
 def at_least(ask: Ask) -> list[Tokens]:
     """Whatever it holds, a prompt has one token."""
     return [_ONE_TOKEN] * len(ask.prompts)
@@ -55,7 +60,7 @@ def entry_of(ask: Ask, account: Account, share: TenantShare, law: Law, *, ticket
     sequences, hard = len(prompts) * copies, Blocks(share.hard_blocks)
     return Entry(
         ticket, ask.tenant, ask.kind, law.tariff, prompts, copies, sequences, limit, promise, hard, now, rank, context,
-        given, not is_exact(ask), told=told,
+        given, not is_exact(ask), told=told, guessed=_is_guessed(ask),
     )  # fmt: skip
 
 

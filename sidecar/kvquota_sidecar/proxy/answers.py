@@ -18,7 +18,7 @@ from http import HTTPStatus
 from typing import Final, Literal
 
 from kvquota_sidecar.proxy.head import Headers, connection_options
-from kvquota_sidecar.records import Value
+from kvquota_sidecar.records import LeafValue
 
 Framing = Literal["Length", "Chunked", "Close", "Bodiless"]
 
@@ -42,7 +42,7 @@ class UnsafeHeaderError(ValueError):
     """A header value with a control character in it: a fault of this program, never of a client."""
 
 
-class Answer(Value, frozen=True):
+class Answer(LeafValue, frozen=True):
     """A whole answer of this program's own. `fields`: header lines, see `encode_fields`; `kind`: its Content-Type."""
 
     status: int

@@ -109,10 +109,13 @@ class Clerk:
     def exact(self, wish: Wish, counts: tuple[Tokens, ...] | None) -> tuple[AskedPrompt, ...]:
         """The prompts by the engine's own count; where it did not come in time, by the worst that was ever seen."""
         sizes = wish.shape.prompts
-        if counts is None:
-            counts = tuple(self._desk.ratios.worst(each) for each in sizes)
+        if counts is not None:
+            return tuple(
+                AskedPrompt(tokens, tokens, size.chain, size.span) for tokens, size in zip(counts, sizes, strict=True)
+            )
+        worst = self._desk.ratios.worst
         return tuple(
-            AskedPrompt(tokens, tokens, size.chain, size.span) for tokens, size in zip(counts, sizes, strict=True)
+            AskedPrompt(worst(each), worst(each), each.chain, each.span, guessed=each.tokens is None) for each in sizes
         )
 
     def forward(self, wish: Wish, prompts: tuple[AskedPrompt, ...], admitted: Admitted) -> None:

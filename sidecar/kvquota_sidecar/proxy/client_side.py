@@ -6,8 +6,8 @@ Invariants:
 2. A client that leaves is noticed at once, also while nothing is being sent to it: reading never stops while a request
    is answered, unless the client has sent more than MAX_AHEAD_BYTES of further requests.
 3. A client that does not read is sent nothing more than what the transport's buffer holds, and is cut off in the end.
-4. A client that closes its half may still listen, and gets what it asked for. Whether it does, only sending tells: one
-   that has gone answers with a reset. So it is sent an interim answer at once, where the protocol allows it.
+4. A client that closes its half may still listen, and gets what it asked for. Whether it does, only sending tells (see
+   `half`), so it is sent an interim answer at once, where the protocol allows it.
 5. The bytes of a request count until whoever answers it has let go of them; what is refused is forgotten at once.
 6. A service that fails loses its connection, and its exchange, if there is one, hears that the client has gone.
 7. After a fault, or an answer that came before its request was all here, the connection is closed without a reset: the
@@ -32,6 +32,7 @@ from kvquota_sidecar.proxy.answers import (
     encode_head,
     with_date,
 )
+from kvquota_sidecar.proxy.half import Half
 from kvquota_sidecar.proxy.head import Fault, Head
 from kvquota_sidecar.proxy.hub import Hub
 from kvquota_sidecar.proxy.reading import Event, RequestReader, Stage
@@ -45,9 +46,9 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
     """One connection. See the module's invariants; it is a `Client` to the exchange that answers."""
 
     __slots__ = (
-        "_advancing", "_begun", "_context", "_ended", "_ends", "_exchange", "_framing", "_full", "_gone_at", "_head",
-        "_held", "_hub", "_leaving", "_owner", "_reader", "_reading", "_serving", "_stage", "_transport", "_unsent",
-        "deadline",
+        "_advancing", "_begun", "_context", "_ends", "_exchange", "_framing", "_full", "_half", "_head", "_held",
+        "_hub", "_leaving", "_owner", "_reader", "_reading", "_serving", "_stage", "_transport", "_unsent", "deadline",
+        "is_known",
     )  # fmt: skip
 
     def __init__(self, hub: Hub[ContextT]) -> None:
@@ -69,20 +70,19 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
         self._held = 0
         self._owner: str | None = None  # for whom they count
         self._begun = False  # a byte of the answer was sent
-        self._ended = False  # the client has closed its half
-        self._gone_at = math.inf  # when one that has, and does not show whether it listens, is taken to have gone
+        self._half: Half | None = None  # the client has closed its own
         self.deadline = math.inf
+        self.is_known = False  # a request was served
 
     # What the transport calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        if len(self._hub.connections) >= self._hub.patience.max_connections:
-            self._hub.turned_away += 1
+        self._ends = Ends(peers.host(transport, "peername"), peers.host(transport, "sockname"))
+        if not self._hub.has_place(self._ends):
             self.abort()
             return
         self._hub.add(self)
-        self._ends = Ends(peers.host(transport, "peername"), peers.host(transport, "sockname"))
         peers.watch(transport)
         self._wait(self._hub.patience.idle)
 
@@ -100,11 +100,13 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
 
     def eof_received(self) -> bool:
         """Whether the connection stays open: for what is still to be answered."""
-        self._ended = True
+        self._half = self._half or Half(self, self._transport, self._hub.clock, self._hub.patience.half)
         if self._leaving or not (self._serving or self._full):
             return False
         if self._serving:
-            self._sound_out()
+            self._half.sound_out(self._head, begun=self._begun)
+        if self.is_served:
+            self._wait_for_nobody()
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why makes no difference
@@ -134,10 +136,19 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
 
     # What the hub calls.
 
+    @property
+    def is_spare(self) -> bool:
+        is_free = self._head is None and not (self._serving or self._leaving)
+        return is_free and self._transport.get_write_buffer_size() == 0
+
+    @property
+    def is_served(self) -> bool:
+        return self._serving and not (self._leaving or self._full)
+
     def expire(self) -> None:
         """The deadline has passed."""
-        if self._ended and self._serving and not (self._leaving or self._full):
-            self._look_whether_gone()
+        if self._half is not None and self.is_served:
+            self._half.look()
         elif self._serving or self._leaving or self._full:
             self.abort()
         elif self._reader.stage == "idle":
@@ -196,8 +207,9 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
         if self._unsent or not self._begun:
             self._send(data)
         else:
-            self._gone_at = math.inf
             self._transport.write(data)
+            if self._half is not None:
+                self._half.sent()
 
     def end(self) -> None:
         if self._unsent or self._framing == "Chunked":
@@ -218,8 +230,9 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
         """Send it, with the head where that has not been sent: every write is a system call."""
         whole, self._unsent = self._unsent + data, b""
         self._begun = True
-        self._gone_at = math.inf
         self._transport.write(whole)
+        if self._half is not None:
+            self._half.sent()
 
     def _advance(self) -> None:
         if self._advancing:
@@ -238,7 +251,7 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
             self._advancing = False
         if self._serving or self._leaving or self._full:
             return
-        if self._ended:
+        if self._half is not None:
             self._close()
         else:
             self._await_client()
@@ -251,7 +264,7 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
         elif event.body and self._hub.buffers.are_over(self._owner):
             self._refuse_for_memory()
         else:
-            self._serving = True
+            self._serving = self.is_known = True
             self._wait_for_nobody()
             self._hub.service.serve(event, self._context, self)
 
@@ -288,7 +301,7 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
             self._leave()
             return
         self._read_again()
-        if self._held or self._full or self._ended:  # what is held by now is of further requests
+        if self._held or self._full or self._half is not None:  # what is held by now is of further requests
             self._advance()
         else:
             self._await_client()
@@ -326,27 +339,11 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
         self.deadline = self._hub.clock() + seconds
 
     def _wait_for_nobody(self) -> None:
-        self.deadline = -math.inf if self._ended else math.inf  # one that has ended is looked at all the time
-
-    def _sound_out(self) -> None:
-        """Find out whether a client that has closed its half still listens."""
-        if self._begun:  # nothing can be put into an answer: its next part will tell
-            self._gone_at = self._hub.clock() + self._hub.patience.half
-        elif self._head is not None and self._head.minor == 0 and self._head.method == "POST":
-            self.abort()  # HTTP/1.0 has no interim answers, and a client that has gone must not hold anything
-            return
-        elif self._head is not None and self._head.minor == 1:
-            self._transport.write(CONTINUE)
-        if not self._full:
-            self._wait_for_nobody()
-
-    def _look_whether_gone(self) -> None:
-        if peers.has_reset(self._transport) or self._hub.clock() >= self._gone_at:
-            self.abort()
+        self.deadline = math.inf if self._half is None else -math.inf  # a half is looked at all the time
 
     def _closes_after(self) -> bool:
         is_last = self._head is None or not self._head.keep_alive or self._hub.service.is_leaving
-        return is_last or (self._ended and not self._reader.unread)
+        return is_last or (self._half is not None and not self._reader.unread)
 
     def _is_bodiless(self) -> bool:
         return self._head is not None and self._head.method == "HEAD"
@@ -366,7 +363,7 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
             self._close()
 
     def _linger(self) -> None:
-        if self._ended:
+        if self._half is not None:
             self._close()
             return
         self._leaving = True

@@ -144,9 +144,10 @@ class Doubts:
 
     def _tell(self, ticket: int, wish: Wish, counts: tuple[Tokens, ...] | None) -> None:
         self._forget(ticket)
+        guessed = counts is None
         if counts is None:
             counts = tuple([self._ratios.worst(each) for each in wish.shape.prompts])
-        self._books.count(ticket, counts, self._clock())
+        self._books.count(ticket, counts, self._clock(), guessed=guessed)
 
     def _forget(self, ticket: int) -> None:
         self._kept -= len(self._open.pop(ticket).request.body)

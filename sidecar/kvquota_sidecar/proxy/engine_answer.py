@@ -19,7 +19,7 @@ from typing import Final
 from kvquota_sidecar.proxy.answers import encode_fields, passed_on
 from kvquota_sidecar.proxy.chunked import Chunks
 from kvquota_sidecar.proxy.head import Headers, are_fields, connection_options, split_fields
-from kvquota_sidecar.records import Value
+from kvquota_sidecar.records import LeafValue
 
 MAX_HEAD_BYTES: Final = 64 * 1024  # what the engine's own server may send; far above what engines do send
 MAX_KNOWN: Final = 64  # heads remembered: an engine's differ by their kind, and by their Date once a second
@@ -35,7 +35,7 @@ class AnswerError(Exception):
     """The engine sent something that is not an HTTP/1.x answer; the text says what."""
 
 
-class AnswerHead(Value, frozen=True):
+class AnswerHead(LeafValue, frozen=True):
     """`length` is the body's bytes, or None where only its end tells (chunks, or the end of the connection); `headers`
     are all but the length. `fields`: the header lines that a client is to see. `is_stream`: of server-sent events.
     `keep_alive`: whether another answer may follow on the connection.

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
+Odd = list[Any] | str | float | bool | None  # what is no object says nothing, and hides nothing else
+
 
 class Delta(msgspec.Struct):
     role: Any = None
@@ -20,7 +22,7 @@ class Delta(msgspec.Struct):
 
 
 class Choice(msgspec.Struct):
-    delta: Delta | list[Any] | str | float | bool | None = None
+    delta: Delta | Odd = None
     text: Any = None
     finish_reason: Any = None
 
@@ -38,12 +40,24 @@ class Counts(msgspec.Struct):
     cache_creation_input_tokens: Any = None
 
 
-# What is no object says nothing, and hides nothing else.
-Told = Counts | list[Any] | str | float | bool | None
+Told = Counts | Odd
 
 
 class Carrier(msgspec.Struct):
     usage: Told = None
+
+
+class Response(Carrier):
+    """Of Responses, within a frame or as a whole answer."""
+
+    status: Any = None
+
+
+class Ending(msgspec.Struct):
+    """How Messages, or one choice of the others, came to its end; unset: it does not say."""
+
+    stop_reason: Any = msgspec.UNSET
+    finish_reason: Any = None
 
 
 class Frame(Carrier):
@@ -52,9 +66,19 @@ class Frame(Carrier):
     type: Any = None
     choices: list[Choice] | None = None
     message: Carrier | None = None
-    response: Carrier | None = None
+    response: Response | None = None
     error: Any = None
+    delta: Ending | Odd = None
+
+
+class Plain(Response):
+    """An answer that is one JSON object, of any dialect."""
+
+    type: Any = None
+    choices: list[Ending | Odd] | Ending | str | float | bool | None = None
+    stop_reason: Any = msgspec.UNSET
 
 
 FRAMES: Final = msgspec.json.Decoder(Frame)
 CARRIERS: Final = msgspec.json.Decoder(Carrier)
+PLAINS: Final = msgspec.json.Decoder(Plain)

@@ -43,12 +43,14 @@ _LENGTH_LINE: Final = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,15})\r\n"
 class Fault(Value, frozen=True):
     """Why a request cannot be read: the status to answer with (400, 408, 413, 415, 417, 431) and a sentence.
 
-    `path`: what was asked for, where that much could be read; "" otherwise.
+    `path`: what was asked for, where that much could be read; "" otherwise. `head`: who asked, where that can be read:
+    nothing else of it counts.
     """
 
     status: int
     sentence: str
     path: str = ""
+    head: Head | None = None
 
 
 class Head(Value, frozen=True):
@@ -145,14 +147,13 @@ def _framed(method: str, target: str, minor: int, headers: Headers) -> Head | Fa
     for name, value in headers:
         if name in _WATCHED:
             found.setdefault(name, []).append(value)
-    fault = _host_fault(found, minor) or _coding_fault(found)
+    fault, length = _host_fault(found, minor), _body_length(found, minor)
     if fault is not None:
         return fault
-    length = _body_length(found, minor)
     if isinstance(length, Fault):
-        return length
+        return _coding_fault(found) or length
     options = connection_options(headers)
-    return Head(
+    head = Head(
         method=method,
         target=target,
         path=target.partition("?")[0],
@@ -162,6 +163,8 @@ def _framed(method: str, target: str, minor: int, headers: Headers) -> Head | Fa
         keep_alive=minor == 1 and b"close" not in options,
         expects_continue=minor == 1 and b"expect" in found,
     )
+    fault = _coding_fault(found)
+    return head if fault is None else Fault(fault.status, fault.sentence, head.path, head)
 
 
 _WATCHED: Final = frozenset({b"host", b"content-length", b"transfer-encoding", b"content-encoding", b"expect"})

@@ -4,11 +4,13 @@ Decides what a stream's frames and a JSON answer say of tokens, and which bytes 
 
 Invariants:
 
-1. What goes out is what came in, byte for byte, except a frame that was asked for here and holds nothing but `usage`.
+1. What goes out is what came in, byte for byte, except a frame that was asked for here and holds nothing but `usage`,
+   and a mark of a good end where the engine has given the answer up: nobody may take a part for the whole.
 2. Bytes go out in whole frames, so an answer can be ended after any of them with one more frame. A frame over
    MAX_FRAME_BYTES goes out in pieces and is not counted, and in the middle of it nothing can be added.
 3. `usage` is the engine's own count and beats what the frames show; downwards only what `tokens_per_frame` has added.
-4. A stream has ended when its mark or an error has come; it has failed when the engine says so in a frame.
+4. A stream has ended when its mark or an error has come; it has failed when the engine says so in a frame. It was given
+   up where it failed and no error tells its client so: by its reason to finish, its status, or none where there is one.
 5. No frame is too empty to count: engines send one without text for a token that has none, or whose text is held back.
    Only what a stream begins with, a role and nothing else, is no token.
 
@@ -24,8 +26,9 @@ from typing import Any, Final, Literal
 import msgspec
 
 from kvquota_api.amounts import Tokens
-from kvquota_sidecar.proxy.frames import CARRIERS, FRAMES, Choice, Counts, Delta, Frame, Told
-from kvquota_sidecar.records import Value
+from kvquota_sidecar.proxy.frames import CARRIERS, FRAMES, PLAINS, Choice, Counts, Delta, Ending, Frame, Told
+from kvquota_sidecar.proxy.likeness import Likeness
+from kvquota_sidecar.records import LeafValue
 
 Dialect = Literal["OpenAI", "Responses", "Anthropic"]
 
@@ -35,7 +38,7 @@ MAX_COUNT: Final = 2**31 - 1  # tokens: engines keep lengths in 32 bits, so a la
 _FRAME_END: Final = re.compile(rb"(?<=\n\n)|(?<=\r\n\r\n)")
 
 
-class Usage(Value, frozen=True):
+class Usage(LeafValue, frozen=True):
     """What the engine counted: tokens of the prompt, of all outputs together, and of the prompt those that its prefix
     cache held already. None: it did not say.
     """
@@ -45,12 +48,25 @@ class Usage(Value, frozen=True):
     cached: Tokens | None = None
 
 
+class PlainAnswer(LeafValue, frozen=True):
+    """What an answer that is one JSON object says. `is_given_up`: it is not whole, and no error says so."""
+
+    usage: Usage | None = None
+    is_given_up: bool = False
+
+
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _WHOLE: Final = msgspec.json.Decoder(msgspec.Raw)
 _DONE: Final = b"[DONE]"
 _ENDS: Final = ("message_stop", "response.completed", "response.incomplete")
 _FAILURES: Final = ("error", "response.failed")
 _BAD_REASONS: Final = ("abort", "error")  # to finish: the engine gave the request up, or failed
+_BAD_STATUSES: Final = (
+    "cancelled",
+    "failed",
+)  # of Responses; nobody but the engine can have cancelled what is answered
+_MESSAGE: Final = "message"  # of Messages: a whole answer
+_MESSAGE_DELTA: Final = "message_delta"  # of Messages: the last but one, with the reason to stop
 _BLOCK_DELTA: Final = "content_block_delta"  # of Messages: text, thinking, the input of a tool
 _RESPONSE_DELTAS: Final = ("response.", ".delta")  # of Responses: how all begin and end that show what is made
 
@@ -61,19 +77,22 @@ class StreamMeter:
     `withholds_usage`: the frame that holds only `usage` was asked for by this program, so the client must not see it.
     `tokens_per_frame`: that its frames stand for, 1 or more. `produced`: tokens so far, over all choices. `shown`: what
     the frames show of them, one each. `has_ended`: its last frame has come. `has_failed`: the engine said that it ends
-    badly. `is_cut`: it stopped within a frame; known once `rest` was asked for.
+    badly. `is_given_up`: no frame with an error has told the client of it. `is_cut`: it stopped within a frame; known
+    once `rest` was asked for.
     """
 
     __slots__ = (
         "_beyond",
         "_guessed",
         "_held",
+        "_like",
         "_more",
         "_oversized",
         "_withholds_usage",
         "has_ended",
         "has_failed",
         "is_cut",
+        "is_given_up",
         "produced",
         "shown",
         "usage",
@@ -86,8 +105,9 @@ class StreamMeter:
         self._beyond = 0  # tokens beyond those shown, by the engine's own count
         self.shown = 0
         self._held = b""
+        self._like = Likeness()
         self._oversized = False
-        self.has_ended = self.has_failed = self.is_cut = False
+        self.has_ended = self.has_failed = self.is_given_up = self.is_cut = False
         self.produced = Tokens(0)
         self.usage: Usage | None = None
 
@@ -100,7 +120,7 @@ class StreamMeter:
         """Take what the engine sent; gives what may be passed on now."""
         is_line = data.find(b"\n") == len(data) - 2 and data.startswith(b"data: ") and data.endswith(b"\n")
         if is_line and not (self._held or self._oversized):  # the usual case: one whole frame
-            return b"" if self._count(data[6:]) and self._withholds_usage else data
+            return b"" if self._count(data[6:]) else data
         data = self._held + data if self._held else data
         end = _end_of_frames(data)
         if end == 0:
@@ -128,19 +148,19 @@ class StreamMeter:
         return data
 
     def _read(self, whole: bytes) -> bytes:
-        if not self._withholds_usage:
-            for frame in _frames(whole):
-                self._count(_payload(frame))
-            return whole
         return b"".join([_blank(frame) if self._count(_payload(frame)) else frame for frame in _frames(whole)])
 
     def _count(self, payload: bytes) -> bool:
-        """Count the data of one frame; whether it holds nothing but the usage."""
+        """Count the data of one frame; whether it is not for the client."""
+        if self._like.matches(payload):
+            self._show(1)
+            return False
         try:
             frame = FRAMES.decode(payload)
         except _UNREADABLE:
-            self.has_ended = self.has_ended or payload.strip() == _DONE
-            return False
+            is_done = payload.strip() == _DONE
+            self.has_ended = self.has_ended or (is_done and not self.is_given_up)
+            return is_done and self.is_given_up
         shown, choices = 0, frame.choices
         if choices is None or frame.error is not None:
             shown = self._take_end(frame)
@@ -149,23 +169,43 @@ class StreamMeter:
             if (isinstance(delta, Delta) and delta.content) or _is_token(choice):  # nearly every frame has some
                 shown += 1
             if choice.finish_reason is not None and choice.finish_reason in _BAD_REASONS:
-                self.has_failed = True
+                self.has_failed = self.is_given_up = True
+        self._show(shown)
+        if frame.usage is None and frame.message is None and frame.response is None:
+            self._learn(payload, frame)
+            only_usage = False
+        else:
+            only_usage = self._take_usage(frame)
+        return (only_usage and self._withholds_usage) or (self.is_given_up and frame.type in _ENDS)
+
+    def _show(self, shown: int) -> None:
+        """So many more tokens are in the frames."""
         self.shown = known = self.shown + shown
         if self._more:
             self._guessed += shown * self._more
             known += int(self._guessed)
         self.produced = Tokens(known + self._beyond)
-        if frame.usage is None and frame.message is None and frame.response is None:
-            return False
-        return self._take_usage(frame)
+
+    def _learn(self, payload: bytes, frame: Frame) -> None:
+        """Those that follow are mostly like this one."""
+        choices = frame.choices
+        if choices is None or len(choices) != 1 or frame.error is not None or choices[0].finish_reason is not None:
+            return
+        choice = choices[0]
+        text = choice.delta.content if isinstance(choice.delta, Delta) else choice.text
+        if isinstance(text, str) and text:
+            self._like.learn(payload, text)
 
     def _take_end(self, frame: Frame) -> int:
         """A frame without choices, or with an error; the tokens that its kind shows."""
         kind = frame.type
         if frame.error is not None or kind in _FAILURES:
             self.has_ended = self.has_failed = True
-        elif kind in _ENDS:
-            self.has_ended = True
+            self.is_given_up = False
+        elif kind in _ENDS or kind == _MESSAGE_DELTA:
+            if _is_given_up(frame):
+                self.has_failed = self.is_given_up = True
+            self.has_ended = self.has_ended or (kind != _MESSAGE_DELTA and not self.is_given_up)
         return 1 if frame.choices is None and isinstance(kind, str) and _is_delta(kind) else 0
 
     def _take_usage(self, frame: Frame) -> bool:
@@ -194,12 +234,27 @@ def _frames(whole: bytes) -> list[bytes]:
     return [frame + b"\n\n" for frame in whole.split(b"\n\n")[:-1]]
 
 
-def usage_of_json(body: bytes) -> Usage | None:
-    """The usage of an answer that is one JSON object; None where it has none or cannot be read."""
+def read_plain(body: bytes) -> PlainAnswer:
+    """An answer that is one JSON object, as far as it can be read."""
     try:
-        return _usage(CARRIERS.decode(body).usage)
+        is_usual = b'"choices"' in body and b'"abort"' not in body and b'"error"' not in body
+        if is_usual:
+            return PlainAnswer(_usage(CARRIERS.decode(body).usage))
+        plain = PLAINS.decode(body)
     except _UNREADABLE:
-        return None
+        return PlainAnswer()
+    choices = plain.choices if isinstance(plain.choices, list) else []
+    bad = [each for each in choices if isinstance(each, Ending) and each.finish_reason in _BAD_REASONS]
+    is_bad = (plain.type == _MESSAGE and plain.stop_reason is None) or plain.status in _BAD_STATUSES
+    return PlainAnswer(_usage(plain.usage), is_bad or bool(bad))
+
+
+def _is_given_up(frame: Frame) -> bool:
+    """Whether the last words of Responses or Messages say that there was no good end. vLLM has no reason to stop for
+    what it gave up."""
+    if frame.response is not None:
+        return frame.response.status in _BAD_STATUSES
+    return isinstance(frame.delta, Ending) and frame.delta.stop_reason is None
 
 
 def _blank(frame: bytes) -> bytes:

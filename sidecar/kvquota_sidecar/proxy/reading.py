@@ -18,7 +18,7 @@ import re
 from typing import Final, Literal
 
 from kvquota_sidecar.proxy.chunked import MAX_CHUNKS, Chunks, body_too_large
-from kvquota_sidecar.proxy.head import Fault, Head, HeadReader, path_of
+from kvquota_sidecar.proxy.head import Fault, Head, HeadReader, path_of, read_head
 from kvquota_sidecar.records import Value
 
 # Four times what nginx takes by default for all headers of one request; engines themselves stop at 64 KiB.
@@ -112,12 +112,12 @@ class RequestReader:
         head = self._heads.again(lines) or (_TOO_LARGE if _is_too_large(lines) else self._heads.read(lines))
         if isinstance(head, Fault):
             bare = head.status == 400 and _BARE.search(lines) is not None
-            return self._fail(_BARE_FAULT if bare else head, lines)
+            return self._fail(_BARE_FAULT if bare else head, lines, head.head)
         length = head.length
         if length is None:
             self._chunks = Chunks(self._max_body_bytes, MAX_CHUNKS)
         elif length > self._max_body_bytes:
-            return self._fail(body_too_large(self._max_body_bytes), lines)
+            return self._fail(body_too_large(self._max_body_bytes), lines, head)
         self._head, self._missing = head, length or 0
         if rest:
             self.feed(rest)
@@ -130,8 +130,10 @@ class RequestReader:
         looked_at, self._scanned = self._scanned, len(self._pending)
         return _BARE_FAULT if _BARE.search(self._pending, max(0, looked_at - 1)) is not None else None
 
-    def _fail(self, fault: Fault | None, head: bytes) -> Fault | None:
-        self._fault = None if fault is None else Fault(fault.status, fault.sentence, path_of(head))
+    def _fail(self, fault: Fault | None, lines: bytes, head: Head | None = None) -> Fault | None:
+        if fault is _TOO_LARGE:
+            head = _beginning(lines)
+        self._fault = None if fault is None else Fault(fault.status, fault.sentence, path_of(lines), head)
         return self._fault
 
     def _body_is_complete(self) -> bool:
@@ -152,3 +154,12 @@ class RequestReader:
 
 def _is_too_large(head: bytes) -> bool:
     return len(head) > MAX_HEAD_BYTES or head.count(b"\r\n") > MAX_HEADERS
+
+
+def _beginning(head: bytes) -> Head | None:
+    """What a head that is too large begins with: its whole lines, as many as are taken."""
+    lines = head[:MAX_HEAD_BYTES].split(b"\r\n")[:MAX_HEADERS]
+    if len(lines) < MAX_HEADERS:
+        lines.pop()  # it is cut
+    read = read_head(b"\r\n".join([*lines, b""]))
+    return None if isinstance(read, Fault) else read

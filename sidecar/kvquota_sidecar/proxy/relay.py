@@ -9,8 +9,8 @@ Invariants:
 3. Nothing is sent to the client before the first byte of the answer's body is here: until then an ending is a plain
    refusal, which clients retry.
 4. A body that was begun is completed by the engine or by a final event that says why it ends here (streams only); all
-   else is broken off, so that nobody takes a part for the whole. A stream that stops without the mark that its engine
-   ends it with is not complete, and what its engine says it has ended badly passes as it is, but is no success.
+   else is broken off, so that nobody takes a part for the whole. Not complete are a stream without the mark that its
+   engine ends it with and one that the engine gave up; what ends badly by its word is no success.
 5. The engine is not read while the client does not read. It goes on all the same, unseen: so when that lasts, the books
    are told, and charge what the answer may become.
 """
@@ -29,12 +29,12 @@ from kvquota_sidecar.ledger.asking import Cause
 from kvquota_sidecar.proxy.desk import UNREAD_SECONDS, Desk
 from kvquota_sidecar.proxy.engine_answer import AnswerHead
 from kvquota_sidecar.proxy.engine_side import EngineCall, EngineFailure
-from kvquota_sidecar.proxy.metering import MAX_JSON_BYTES, StreamMeter, Usage, usage_of_json
+from kvquota_sidecar.proxy.metering import MAX_JSON_BYTES, StreamMeter, Usage, read_plain
 from kvquota_sidecar.proxy.refusing import refusal_answer
 from kvquota_sidecar.proxy.request_ids import Name
 from kvquota_sidecar.proxy.routes import Route
 from kvquota_sidecar.proxy.service import Client
-from kvquota_sidecar.records import Value
+from kvquota_sidecar.records import LeafValue
 from kvquota_sidecar.refusals import Code, Refusal, refuse
 from kvquota_sidecar.refusals.headers import admitted_fields
 from kvquota_sidecar.refusals.wire import final_event
@@ -57,7 +57,7 @@ _STOPPED: Final = "The engine ended its answer before it was complete. Retry lat
 _P = ParamSpec("_P")
 
 
-class Job(Value, frozen=True):
+class Job(LeafValue, frozen=True):
     """What is to be forwarded, and for whom. `tenant` and `ticket` are None where no quota applies.
 
     `prompts`: for learning their tokens. `estimated`: of these together. `withholds_usage`: this program asked for the
@@ -105,6 +105,7 @@ class Relay:
         "_copied",
         "_copy",
         "_desk",
+        "_given_up",
         "_head",
         "_heard",
         "_is_good",
@@ -125,7 +126,7 @@ class Relay:
         self._is_good = False  # it says 200
         self._meter: StreamMeter | None = None
         self._copy: list[bytes] = []  # of a body that is one JSON object, for its usage
-        self._copied = 0
+        self._copied, self._given_up = 0, False  # its bytes; it says that the engine gave the request up
         self._begun = False  # something of the answer was sent
         self._answered = False  # all of it was
         self._closed = False
@@ -261,10 +262,10 @@ class Relay:
         self._desk.turn()
 
     def _stops_short(self, meter: StreamMeter) -> bool:
-        return not meter.has_ended and (meter.is_cut or self._job.marks_end)
+        return meter.is_given_up or (not meter.has_ended and (meter.is_cut or self._job.marks_end))
 
     def _how_it_ended(self) -> Outcome:
-        if self._meter is not None and self._meter.has_failed:
+        if self._given_up if self._meter is None else self._meter.has_failed:
             return Outcome.ENGINE_FAILED
         return Outcome.ANSWERED if self._is_good else Outcome.ENGINE_REFUSED
 
@@ -322,7 +323,9 @@ class Relay:
     def _usage(self) -> Usage | None:
         if self._meter is not None:
             return self._meter.usage
-        return usage_of_json(b"".join(self._copy)) if self._copy and self._is_good else None
+        plain = read_plain(b"".join(self._copy) if self._is_good else b"")
+        self._given_up = plain.is_given_up
+        return plain.usage
 
     def _keep_copy(self, data: bytes) -> None:
         self._copied += len(data)

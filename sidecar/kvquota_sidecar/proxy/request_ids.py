@@ -17,14 +17,14 @@ from collections.abc import Callable
 from typing import Final
 
 from kvquota_sidecar.proxy.head import Head
-from kvquota_sidecar.records import Value
+from kvquota_sidecar.records import LeafValue
 
 HEADER: Final = b"x-request-id"
 _NOTE: Final = "request_ids.given"  # of a head: what `_given` gave
 _PLAIN: Final = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 
 
-class Name(Value, frozen=True):
+class Name(LeafValue, frozen=True):
     """`own`: this program's; `given`: the client's, None where there was none that could be taken."""
 
     own: str

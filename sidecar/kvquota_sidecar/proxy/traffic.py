@@ -38,7 +38,7 @@ class Standing(Protocol):
 
     @property
     def directory(self) -> Directory | None:
-        """Config and identity in force; None before the first config."""
+        """Config and identity in force; None while nobody can tell whose a request is."""
 
     @property
     def is_leaving(self) -> bool:
@@ -102,8 +102,10 @@ class Traffic:
 
     def answer_fault(self, fault: Fault, head: Head | None, context: Admittance | None) -> Answer:
         """The refusal of a request that cannot be read; its tenant is known where its head could be."""
-        path = fault.path if head is None else head.path
-        return self._refuse(fault_refusal(fault), head, path, None if context is None else context.tenant)
+        path, refusal = fault.path if head is None else head.path, fault_refusal(fault)
+        if context is None and fault.head is not None:
+            return self._refuse(refusal, fault.head, path, self._known(fault.head))
+        return self._refuse(refusal, head, path, None if context is None else context.tenant)
 
     # The inside.
 

@@ -4,8 +4,8 @@ Decides names and values. Pure.
 
 Invariants:
 
-1. Every answer to a known tenant carries its room, good or refused. Known is whom a whole, good head names: of a fault
-   in the head itself (it is no HTTP, too large, or announces a body that is not taken) nobody looks who sent it.
+1. Every answer to a known tenant carries its room, good or refused. Known is whom a good head names, or the beginning
+   of one that is too large. Of what is no HTTP, or not here in time, nobody looks who sent it.
 2. `retry-after` is present exactly when a retry can help, in whole seconds from 1 to 60, never less than
    `retry-after-ms`.
 3. A 401 names the scheme that it is about.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from kvquota_sidecar.records import Value
+from kvquota_sidecar.records import LeafValue
 from kvquota_sidecar.refusals.codes import TABLE, Code
 
 MIN_RETRY_AFTER: Final = 1.0  # seconds; Retry-After is whole seconds, and 0 would invite a busy loop
 MAX_RETRY_AFTER: Final = 60.0  # seconds; the SDKs of OpenAI ignore a longer one
 
 
-class Refusal(Value, frozen=True):
+class Refusal(LeafValue, frozen=True):
     """`retry_after`: seconds between 1 and 60 after which a retry may help; None exactly where no retry can help.
 
     `param`: the field of the request's body that is to blame, as in OpenAI's error object.

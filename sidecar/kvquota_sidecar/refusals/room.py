@@ -5,10 +5,10 @@ from __future__ import annotations
 from kvquota_api.amounts import Blocks, Tokens
 from kvquota_api.memory.worth import Worth
 from kvquota_api.usage import Rung
-from kvquota_sidecar.records import Value
+from kvquota_sidecar.records import LeafValue
 
 
-class Room(Value, frozen=True):
+class Room(LeafValue, frozen=True):
     """One tenant on this pod.
 
     `reserved` is C(t) of docs/accounting.md, `hard` never more than the pool, both in blocks; `worth` says what those

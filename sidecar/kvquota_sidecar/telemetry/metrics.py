@@ -31,16 +31,19 @@ OTHER: Final = "other"
 class Vitals:
     """What neither the report nor the tally knows.
 
-    `waiting`: for room. `counting`: for their tokens to be counted. `estimate_error`: of prompts; None: nothing was
-    learnt yet. `restarts`: by what had become of the process before. `sync_age_seconds`: since the operator was last
-    heard; None: never. `unsaid`: what the engine does not say of itself. `handshakes_failed`: by what the client spoke.
+    `configured`: whether it can be told whose a request is. `waiting`: for room. `counting`: for their tokens to be
+    counted. `estimate_error`: of prompts; None: nothing was learnt yet. `restarts`: by what had become of the process
+    before. `sync_age_seconds`: since the operator was last heard; None: never. `unsaid`: what the engine does not say
+    of itself. `handshakes_failed`: by what the client spoke.
     """
 
     connections: int
     connections_turned_away: int
+    connections_made_room: int
     engine_connections: int
     running: int
     draining: bool
+    configured: bool
     waiting: int = 0
     counting: int = 0
     estimate_error: EstimateError | None = None
@@ -132,13 +135,22 @@ def _process(tally: Tally, vitals: Vitals) -> Iterator[Metric]:
     yield from _counter(
         "client_connections_turned_away", "Connections closed unread: too many.", vitals.connections_turned_away
     )
+    yield from _counter(
+        "client_connections_made_room",
+        "Connections in no request, closed for others when all places were taken.",
+        vitals.connections_made_room,
+    )
     yield from _gauge("engine_connections", "Open connections to the engine.", vitals.engine_connections)
     yield from _gauge("draining", "1 while the pod is leaving.", int(vitals.draining))
     yield from _counter(
         "drains_taken_back", "Drains that a hook began and no signal followed in time.", tally.drains_taken_back
     )
+    told = "1 where quotas apply; 0: config or identity never came, and failurePolicy decides about every request."
+    yield from _gauge("configured", told, int(vitals.configured))
     yield from _counter(
-        "passed_unconfigured", "Requests let through without a quota, for want of a config.", tally.passed_unconfigured
+        "passed_unconfigured",
+        "Requests let through without a quota, for want of a config or an identity.",
+        tally.passed_unconfigured,
     )
     told = "Times that the supervisor started the program anew, by what had become of the one before."
     yield from _by("child_restarts", told, "cause", vitals.restarts)

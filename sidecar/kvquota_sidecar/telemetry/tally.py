@@ -24,9 +24,9 @@ class Outcome(StrEnum):
 class Tally:
     """`requests` by (path of a route or "other", an Outcome or a refusal's code): both are small, fixed sets.
 
-    `passed_unconfigured`: let through without a quota, for want of a config. `configs_rejected`: by reason.
-    `underestimated_tokens`: by how much prompts were longer than estimated, summed. `tokenizer_asked`: requests near a
-    border whose tokens the engine was to count; `tokenizer_late`: those whose count did not come in time.
+    `passed_unconfigured`: let through without a quota, for want of a config or an identity. `configs_rejected`: by
+    reason. `underestimated_tokens`: by how much prompts were longer than estimated, summed. `tokenizer_asked`: requests
+    near a border whose tokens the engine was to count; `tokenizer_late`: those whose count did not come in time.
     `guarantees_missed`: requests that waited in vain. `samples_*`: of the engine. `drains_taken_back`: begun by a hook,
     and followed by no signal.
     """
