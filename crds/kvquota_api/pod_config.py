@@ -26,6 +26,7 @@ from kvquota_api.memory.worth import Worth
 CONFIG_VERSION: Final = 1
 MAX_GROUPS: Final = 512  # of one model: a drafter can leave every layer in a group of its own
 MAX_TENANTS: Final = 10_000  # of one pool: bounds the config and every table that the sidecar keeps
+MEASURED: Final = "-"  # in place of a plan's hash: the plan is what the engines report, since nobody knows the model
 
 Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
@@ -55,7 +56,7 @@ class PoolRef(_Document, frozen=True, kw_only=True):
     name: Name
 
 
-class KvPlan(_Document, frozen=True, kw_only=True):
+class KvPlan(_Document, frozen=True, kw_only=True, cache_hash=True):
     """The planned KV pool of one engine.
 
     `cap_blocks`: the hard cap of one rank, null block included. `null_blocks`: blocks of it that the engine never hands
@@ -139,7 +140,8 @@ class Ladder(_Document, frozen=True, kw_only=True):
 class PodConfig(_Document, frozen=True, kw_only=True):
     """All that one sidecar enforces. `digest` is `content_digest` of it.
 
-    `earlier` is for the operator, which remembers here what it took back: a sidecar reads past it.
+    `plan` and `earlier` are for the operator, a sidecar reads past them: the hash of the plan that `model`,
+    `engine_type` and `kv` are of, MEASURED where nobody planned it; and what was taken back.
     """
 
     version: Literal[1] = CONFIG_VERSION
@@ -158,6 +160,7 @@ class PodConfig(_Document, frozen=True, kw_only=True):
     enforcement: Enforcement = "Enforce"
     cache_isolation: Literal["Tenant", "Shared"] = "Tenant"
     media: MediaCost = MediaCost()
+    plan: Annotated[str, msgspec.Meta(max_length=64)] = ""
     earlier: Annotated[tuple[EarlierShare, ...], msgspec.Meta(max_length=MAX_TENANTS)] = ()
 
 

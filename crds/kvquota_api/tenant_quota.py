@@ -151,11 +151,12 @@ class TenantQuotaStatus(StatusModel):
     priority: Priority | None = None
     """The priority in force, from the quota, its tier or the default."""
     soft: KvAmount | None = None
-    """The guarantee in force on each pod."""
+    """The guarantee on each pod, by the plan that planHash names."""
     hard: KvAmount | None = None
-    """The ceiling in force: on each pod with scope PerReplica, over all pods with scope Pool."""
+    """The ceiling by that plan: on each pod with scope PerReplica, over all pods with scope Pool."""
     plan_hash: Annotated[str, Field(max_length=64)] | None = None
-    """Names the pool's plan by which soft and hard were worked out."""
+    """Names the pool's plan by which soft and hard were worked out. A pod that was started by an earlier one has the
+    shares by that; the pool's condition PartitionApplied names it."""
     reviewed: ReviewedShare | None = None
     """What soft and hard were before the pool's plan changed, until somebody has reviewed that."""
     reserved: KvAmount | None = None

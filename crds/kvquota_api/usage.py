@@ -7,7 +7,8 @@ Invariants:
 1. The request always names the digests that should be in force; it carries a document only when that document changed.
 2. A document that is refused is named in `rejected`, and the last good one stays in force.
 3. None is "nobody measured it", never 0. Counters only grow within one `epoch` and start at 0 in a new one.
-4. Whatever is read has a bound: of a list, of a table, of its keys, of every text and of every whole number.
+4. Whatever is read has a bound: of a list, of a table, of its keys, of every text and of every whole number. What an
+   engine says of its size is bounded by what a card can hold, so that the sum over all pods can be counted with.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ SYNC_PATH: Final = "/v1/sync"
 RECENT_SECONDS: Final = 600  # the window of `recent`: ten minutes, as the columns of `kubectl get tq` say
 MAX_ACCOUNTS: Final = 2 * MAX_TENANTS  # of one sidecar: its config's, and as many of earlier ones, for their totals
 MAX_CODES: Final = 64  # of one table of counts; there are fewer codes and rungs than that
+MAX_BLOCKS: Final = 2**40  # of one engine's pool: a block takes a byte at least, and no card has a TiB of memory
+MAX_BLOCK_TOKENS: Final = 2**31 - 1  # of one block: the bound of every length in the API
 LONGEST_WORD: Final = 64  # characters of a code, a rung or a reason: all of ours are shorter
 
 Source = Literal["None", "File", "Channel"]
@@ -30,12 +33,14 @@ EngineState = Literal["Unknown", "Ready", "Down"]
 Rung = Literal["Normal", "Shed", "Evict", "Truncate", "Fallback"]
 Word = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_WORD)]
 DigestInForce = Annotated[str, msgspec.Meta(max_length=64)]  # of SHA-256 in hexadecimal; "" where there is none
+EngineBlocks = Annotated[int, msgspec.Meta(ge=0, le=MAX_BLOCKS)]
+BlockTokens = Annotated[int, msgspec.Meta(ge=0, le=MAX_BLOCK_TOKENS)]
 Sentence = Annotated[str, msgspec.Meta(max_length=1024)]
 Table = Annotated[dict[Word, Natural], msgspec.Meta(max_length=MAX_CODES)]
 
 
-class _Message(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    pass
+class _Message(msgspec.Struct, frozen=True, rename="camel", kw_only=True, gc=False):
+    """Nothing in a message leads back to it, so the collector need not look through those of thousands of pods."""
 
 
 _ABSENT: Final = msgspec.Raw()  # false; omitted when encoded
@@ -87,8 +92,8 @@ class EngineUsage(_Message, frozen=True, kw_only=True):
     """
 
     state: EngineState = "Unknown"
-    blocks: Natural | None = None
-    block_tokens: Natural | None = None
+    blocks: EngineBlocks | None = None
+    block_tokens: BlockTokens | None = None
     used_blocks: Natural | None = None
     running: Natural | None = None
     waiting: Natural | None = None

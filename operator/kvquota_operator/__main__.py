@@ -28,6 +28,7 @@ from kvquota_operator.adapters.lease import KubeLease, LeaseLocationError, ident
 from kvquota_operator.adapters.listening import ListenError
 from kvquota_operator.adapters.metrics import OperatorMetrics, Vitals
 from kvquota_operator.adapters.probes import Health, probes
+from kvquota_operator.adapters.statuses import PLURALS
 from kvquota_operator.adapters.webhook import Webhook, webhook_of
 from kvquota_operator.controller import ControllerSettings, PoolController
 from kvquota_operator.duty import Duty
@@ -83,10 +84,10 @@ class _Operator:
         cluster = self._cluster()
         channel = await stack.enter_async_context(http_channel(self._may_write))
         duty = Duty(cluster, lambda: self._controller(cluster, channel))
-        self._metrics.show(lambda: self._vitals(cluster, duty))
         webhook = self._webhook()
+        self._metrics.show(lambda: self._vitals(cluster, duty, webhook))
         webhook_ready = webhook.ready if webhook else None
-        health = Health(lambda: duty.longest_pass, cluster.longest_stillness, ready, webhook_ready)
+        health = Health(lambda: duty.longest_pass, cluster.longest_stillness, ready, webhook_ready, lambda: _certificate_until(webhook))
         await stack.enter_async_context(probes(self._settings.listen, health, self._registry))
         if webhook:
             await stack.enter_async_context(webhook.listening())
@@ -107,8 +108,13 @@ class _Operator:
         async def login() -> kopf.ConnectionInfo:
             return await credentials.connection(self._settings.kubeconfig)
 
+        def restarted(reason: str) -> None:
+            for plural in PLURALS.values():
+                self._metrics.watch_restarted(plural, reason)
+
         await cluster.listed.wait()
-        await Framework(self._settings.namespaces, HandlerDeps(cluster.inbox.deliver, login)).run(ready)
+        deps = HandlerDeps(cluster.inbox.deliver, login)
+        await Framework(self._settings.namespaces, deps, self._clock, restarted=restarted).run(ready)
 
     async def _govern(self, duty: Duty, ready: asyncio.Event) -> None:
         """A replica that does not know the objects does not stand for election."""
@@ -145,8 +151,8 @@ class _Operator:
         settings = ControllerSettings(sync_seconds=self._settings.sync_seconds)
         return PoolController(cluster, channel, self._clock, settings, telemetry=self._metrics)
 
-    def _vitals(self, cluster: KubeCluster, duty: Duty) -> Vitals:
-        controller = duty.controller
+    def _vitals(self, cluster: KubeCluster, duty: Duty, webhook: Webhook | None) -> Vitals:
+        controller, until = duty.controller, _certificate_until(webhook)
         return Vitals(
             leading=controller is not None and self._may_write(),
             pools=controller.pools if controller else 0,
@@ -154,7 +160,12 @@ class _Operator:
             longest_pass=duty.longest_pass,
             oldest_report=controller.oldest_report() if controller else None,
             watch_ages=cluster.watch_ages(),
+            certificate_until=until.timestamp() if until else None,
         )
+
+
+def _certificate_until(webhook: Webhook | None) -> datetime | None:
+    return webhook.certificate_until if webhook else None
 
 
 def main(argv: Sequence[str] | None = None) -> int:

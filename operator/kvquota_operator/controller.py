@@ -3,7 +3,8 @@
 Level-triggered: a wake-up says that something may have changed, never what. Wake-ups that come close together are one
 pass; a wake-up during a pass makes another pass right after it.
 
-A pool's task survives every foreseen failure (`kvquota_operator.errands` maps them). A bug ends `run`.
+A pool's task survives every failure (`kvquota_operator.errands` maps them). A bug in a pass holds back its own pool:
+its pods keep what they have, and the other pools go on.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kvquota_operator.errands import Errands, Jitter, Limit
-from kvquota_operator.governing import Decide, Governor
+from kvquota_operator.governing import PASS, Decide, Governor
 from kvquota_operator.pacing import STATUSES_PER_SECOND, Pacing, Turns
 from kvquota_operator.ports import Channel, Clock, Cluster, Telemetry
 from kvquota_operator.reconcile.observed import PoolKey
@@ -107,7 +108,7 @@ class PoolController:
         return max((now - at for at in self._started.values()), default=0.0)
 
     async def run(self) -> None:
-        """Run until cancelled. Raises (in an ExceptionGroup) only what is a bug."""
+        """Run until cancelled. Raises (in an ExceptionGroup) only a bug of its own, of no pass and no errand."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 pool = await self._new.get()
@@ -121,7 +122,7 @@ class PoolController:
             while True:
                 wake.clear()
                 start = self._clock.monotonic()
-                alive = await self._timed(pool, governor)
+                alive = errands.held(PASS) or await self._timed(pool, governor)
                 if not alive and not wake.is_set():
                     del self._wakes[pool], self._governors[pool]
                     self._pacing.forget(pool)

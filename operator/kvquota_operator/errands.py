@@ -4,8 +4,10 @@ The one place where failures are mapped. Invariants:
 
 1. A target is worked on at most once at a time: a slow one delays nobody else, and is not asked for again meanwhile.
 2. A PortError holds its target back for 0.2 s, doubled with every failure in a row up to 30 s, or as long as the other
-   side asks. Every other exception is a bug: it ends the task group, and with it the process.
-3. A failure is logged when it starts, when it gets worse and when it is over, not every time in between.
+   side asks. Every other exception is a bug. It holds its target back in the same way, and nothing else: one object
+   that nobody foresaw is no reason to leave all others alone.
+3. A failure is logged when it starts, when it gets worse and when it is over, not every time in between; a bug each
+   time, with where it happened.
 4. What is remembered of failures is bounded: a target that nobody asks for any more is forgotten.
 """
 
@@ -24,6 +26,7 @@ from kvquota_operator.ports import Clock, PortError, Telemetry, TokenNotYetError
 FIRST_HOLD_SECONDS: Final = 0.2  # a conflict is over as soon as the watch has delivered the newer object
 LONGEST_HOLD_SECONDS: Final = 30.0  # how late, at worst, the operator notices that the other side is back
 FORGET_SECONDS: Final = 2 * LONGEST_HOLD_SECONDS
+BUG: Final = "Bug"  # the reason of a failure that nobody foresaw
 
 Jitter = Callable[[], float]  # from 0 to 1
 Limit = AbstractAsyncContextManager[None]  # entered when it is an errand's turn, left when the errand has ended
@@ -100,24 +103,22 @@ class Errands:
         return min((hold.until - now for hold in self._holds.values() if hold.until > now), default=None)
 
     def succeeded(self, target: Target) -> None:
+        self.recovered(target)
+        self._telemetry.done(target.kind)
+
+    def recovered(self, target: Target) -> None:
+        """What failed before, if it did, does so no longer."""
         if self._holds.pop(target, None) is not None:
             log.info(
                 "%s: %s %s: works again", self._pool, target.kind, target.name, extra=self._told("errand_works", target)
             )
-        self._telemetry.done(target.kind)
 
     def failed(self, target: Target, error: PortError) -> None:
-        before = self._holds.get(target)
-        failures = before.failures + 1 if before else 1
-        asked = min(error.retry_after or 0.0, LONGEST_HOLD_SECONDS)
-        doubled = min(FIRST_HOLD_SECONDS * 2.0 ** min(failures - 1, 10), LONGEST_HOLD_SECONDS)
-        seconds = max(asked, doubled * (0.75 + self._jitter() / 4))
-        level, before_level = _level(error), before.level if before else logging.NOTSET
-        self._holds[target] = _Hold(failures, self._clock.monotonic() + seconds, max(level, before_level))
+        before, level = self._told_at(target), _level(error)
+        self._hold(target, asked=error.retry_after or 0.0, level=max(level, before))
         self._telemetry.failed(target.kind, error.reason)
-        level = level if level > before_level else logging.DEBUG
         log.log(
-            level,
+            level if level > before else logging.DEBUG,
             "%s: %s %s: %s (%s); trying again",
             self._pool,
             target.kind,
@@ -126,6 +127,35 @@ class Errands:
             error.reason,
             extra=self._told("errand_failed", target, error.reason),
         )
+
+    def died(self, target: Target, error: Exception) -> None:
+        """`target` met a bug."""
+        seconds = self._hold(target, asked=0.0, level=logging.ERROR)
+        self._telemetry.failed(target.kind, BUG)
+        log.error(
+            "%s: %s %s: a bug of the operator, please report it: %r; trying again in %.1f s",
+            self._pool,
+            target.kind,
+            target.name,
+            error,
+            seconds,
+            exc_info=error,
+            extra=self._told("errand_died", target, type(error).__name__),
+        )
+
+    def _told_at(self, target: Target) -> int:
+        """The highest level at which one of the failures in a row was logged."""
+        before = self._holds.get(target)
+        return before.level if before else logging.NOTSET
+
+    def _hold(self, target: Target, *, asked: float, level: int) -> float:
+        """Hold `target` back, at least for the `asked` seconds; for how long."""
+        before = self._holds.get(target)
+        failures = before.failures + 1 if before else 1
+        doubled = min(FIRST_HOLD_SECONDS * 2.0 ** min(failures - 1, 10), LONGEST_HOLD_SECONDS)
+        seconds = max(min(asked, LONGEST_HOLD_SECONDS), doubled * (0.75 + self._jitter() / 4))
+        self._holds[target] = _Hold(failures, self._clock.monotonic() + seconds, level)
+        return seconds
 
     def _told(self, event: str, target: Target, reason: str | None = None) -> dict[str, Any]:
         return told(event, pool=self._pool, kind=target.kind, target=target.name or None, reason=reason)
@@ -136,6 +166,8 @@ class Errands:
                 await work()
         except PortError as error:
             self.failed(target, error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is told, and ends with its target
+            self.died(target, error)
         else:
             self.succeeded(target)
         finally:

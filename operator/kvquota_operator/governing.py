@@ -6,7 +6,7 @@ have just said. Nothing here waits for a slow pod or a slow write longer than th
 A config with a part of a limit over all pods is sent only once its durable copy is stored: an operator that starts
 finds everything there that a pod may have been given.
 
-Of a pool that is not there, the quotas are told so.
+Of a pool that is not there, the quotas are told so. A bug ends the pass in which it is met, and is told in an Event.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
+from kvquota_api.model_pool import ModelPool
 from kvquota_api.pod_config import PodConfig, PoolIdentity
 from kvquota_operator.errands import Errands, Target
 from kvquota_operator.pacing import Pacing
+from kvquota_operator.planner import Planner
 from kvquota_operator.ports import Channel, Clock, Cluster, ClusterError, ClusterTimeoutError, UnreachableError
+from kvquota_operator.reconcile.basis import PlanOf
 from kvquota_operator.reconcile.configs import has_parts
-from kvquota_operator.reconcile.observed import Kind, Observed, Orphans, PodSeen, PoolKey, written
+from kvquota_operator.reconcile.observed import InvalidSeen, Kind, Observed, Orphans, PodSeen, PoolKey, written
 from kvquota_operator.reconcile.orphans import orphaned
 from kvquota_operator.reconcile.plan import EventWanted, Plan, SecretWanted
 from kvquota_operator.reconcile.writes import NEVER, Written, differs, due
@@ -31,8 +34,9 @@ from kvquota_operator.syncing import Conversation, Documents, PodMemory
 
 OBSERVE: Final = Target("Observe")
 SECRET: Final = Target("Secret")
+PASS: Final = Target("Pass")
 
-Decide = Callable[[Observed, float, datetime], Plan]
+Decide = Callable[[Observed, float, datetime, PlanOf], Plan]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,7 @@ class Governor:
         self._clock = clock
         self._errands = errands
         self._decide = decide
+        self._planner = Planner()
         self._pacing = pacing
         self._patience_seconds = patience_seconds
         self._pods: dict[str, PodMemory] = {}
@@ -83,6 +88,7 @@ class Governor:
         self._written: dict[Target, Written] = {}
         self._wanted: dict[Target, _Wanted] = {}
         self._decided: tuple[Observed, Plan] | None = None
+        self._uid: str | None = None
         self._deciding_seconds = 0.0
 
     @property
@@ -96,7 +102,32 @@ class Governor:
         return min((at for at in heard if at is not None), default=None)
 
     async def govern(self) -> bool:
-        """One pass. False when the pool is gone and all its quotas say so."""
+        """One pass. False when the pool is gone and all its quotas say so. A bug holds the target PASS back."""
+        try:
+            there = await self._pass()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is told, and holds back this pool only
+            self._errands.died(PASS, error)
+            self._tell_of_a_bug(error)
+            self._begin_anew()
+            return True
+        self._errands.recovered(PASS)
+        return there
+
+    def _begin_anew(self) -> None:
+        """As after a start: what a pod said once is asked for again, since it may be what the bug was about."""
+        self._pods, self._decided = {}, None
+
+    def _tell_of_a_bug(self, error: Exception) -> None:
+        if self._uid is not None:
+            message = (
+                f"a pass over this pool ended with {type(error).__name__}: its pods keep what they have, and no edit"
+                " comes into force until it works again. This is a bug of the operator: report it with the traceback"
+                " in its log"
+            )
+            news = (EventWanted("ModelPool", self._pool.name, self._uid, "Warning", "OperatorBug", message),)
+            self._errands.start(Target("Event", PASS.kind), partial(self._record, news))
+
+    async def _pass(self) -> bool:
         try:
             found = await self._look()
         except ClusterError as error:
@@ -121,6 +152,7 @@ class Governor:
         return any(differs(status.stored, status.wanted) for status in statuses)
 
     async def _govern(self, observed: Observed) -> None:
+        self._uid = _uid(observed.pool)
         self._remember(observed.pods)
         self._deciding_seconds = 0.0
         plan = self._standing(observed) or await self._plan_in_turn(observed)
@@ -150,7 +182,7 @@ class Governor:
         attempts = dict(self._attempts)
         seen = replace(observed, reports=reports, attempts=attempts, sync_seconds=self._pacing.sync_seconds)
         start = self._clock.monotonic()
-        plan = self._decide(seen, start, self._clock.now())
+        plan = self._decide(seen, start, self._clock.now(), self._planner)
         self._deciding_seconds += self._clock.monotonic() - start
         return plan
 
@@ -258,8 +290,13 @@ def _about(status: _Status, events: Sequence[EventWanted]) -> tuple[EventWanted,
     return tuple(each for each in events if (each.kind, each.name) == (status.kind, status.name))
 
 
+def _uid(pool: ModelPool | InvalidSeen) -> str:
+    return pool.uid if isinstance(pool, InvalidSeen) else pool.metadata.uid
+
+
 def _alike(one: Observed, other: Observed) -> bool:
-    """Whether they differ in statuses at most, by which nothing is decided that pods enforce."""
+    """Whether they differ in statuses at most. Of what pods enforce, these decide only which plan was the last valid
+    one, as this pool's own decision said."""
     rest = replace(one, pool=other.pool, pool_status=other.pool_status, quotas=other.quotas, invalid=other.invalid)
     return rest == other and _written(one) == _written(other)
 

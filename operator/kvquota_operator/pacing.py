@@ -10,6 +10,7 @@ Decides two periods from how many pods and statuses all pools have together. Inv
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass
 from types import TracebackType
@@ -18,7 +19,7 @@ from typing import Final
 from kvquota_operator.reconcile.writes import WRITE_SECONDS
 
 SYNCS_PER_SECOND: Final = 1500.0  # 5,000 pods in 3.3 s, so that numbers are less than 5 s old, for a sixth of a core
-STATUSES_PER_SECOND: Final = 18.0  # what an API server does not notice: with a burst below 20
+STATUSES_PER_SECOND: Final = 18.0  # what an API server does not notice: as people see them come, below 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +74,18 @@ class Pacing:
         self._write_seconds = max(WRITE_SECONDS, statuses / STATUSES_PER_SECOND - self._sync_seconds / 2)
 
 
-class Turns:
-    """At most `per_second` entries, in the order in which they came; `burst` of them after a rest.
+@dataclass(slots=True)
+class _Entry:
+    """One that entered: when it left, or entered where it has not left yet."""
 
-    `at_once`: how many may be inside, so that what is slow leaves room for others.
+    at: float
+
+
+class Turns:
+    """At most `per_second` in any second, in the order in which they came; evenly apart, but for `burst` after a rest.
+
+    `at_once`: how many may be inside, so that what is slow leaves room for others. What is inside may happen at any
+    moment until it leaves: what an API server held up counts in the second in which it is done.
     """
 
     def __init__(self, per_second: float, *, burst: int, at_once: int) -> None:
@@ -84,19 +93,31 @@ class Turns:
         self._seconds = 1 / per_second
         self._ahead = (burst - 1) * self._seconds
         self._next = 0.0
+        self._most = max(1, int(per_second))
+        self._lately: deque[_Entry] = deque(maxlen=self._most)
+        self._entered: deque[_Entry] = deque()
 
     async def __aenter__(self) -> None:
         await self._inside.acquire()
-        now = asyncio.get_running_loop().time()
-        turn = max(self._next, now - self._ahead)
+        loop = asyncio.get_running_loop()
+        turn = max(self._next, loop.time() - self._ahead)
         self._next = turn + self._seconds
         try:
-            await asyncio.sleep(max(0.0, turn - now))
+            while (seconds := max(turn, self._free_at()) - loop.time()) > 0:  # noqa: ASYNC110 - it waits for a time
+                await asyncio.sleep(seconds)
         except BaseException:
             self._inside.release()
             raise
+        entry = _Entry(loop.time())
+        self._lately.append(entry)
+        self._entered.append(entry)
+
+    def _free_at(self) -> float:
+        """When another one is not too many for its second."""
+        return self._lately[0].at + self._most * self._seconds if len(self._lately) == self._most else 0.0
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._entered.popleft().at = asyncio.get_running_loop().time()
         self._inside.release()

@@ -2,7 +2,8 @@
 
 The controller knows nothing else of Kubernetes or HTTP: the same loop serves a cluster, a folder of files and a test.
 
-Every failure that a port foresees is a PortError and is tried again later. Whatever else a port raises is a bug.
+Every failure that a port foresees is a PortError and is tried again later. Whatever else a port raises is a bug: it is
+tried again too, and told each time.
 """
 
 from __future__ import annotations
@@ -186,7 +187,7 @@ class Clock(Protocol):
 
 
 class Telemetry(Protocol):
-    """Counts what the controller does. `kind` is one of Observe, Secret, Config, Sync, Status, Event."""
+    """Counts what the controller does. `kind` is one of Pass, Observe, Secret, Config, Sync, Status, Event."""
 
     def passed(self, seconds: float) -> None:
         """One pass over one pool ended after `seconds`."""
@@ -197,5 +198,5 @@ class Telemetry(Protocol):
         ...
 
     def failed(self, kind: str, reason: str) -> None:
-        """One thing of this kind failed and will be tried again."""
+        """One thing of this kind failed and will be tried again; `reason` is "Bug" where nobody foresaw it."""
         ...

@@ -20,6 +20,7 @@ from kvquota_api import pod_config
 from kvquota_api.pod_config import PodConfig, PoolIdentity
 from kvquota_api.usage import InForce, SyncRequest, UsageReport
 from kvquota_operator.ports import Channel, ChannelError, Clock, TokenNotYetError, TokenRefusedError
+from kvquota_operator.reading.reports import relevant
 from kvquota_operator.reconcile.observed import PodSeen, ReportSeen
 
 NEW_SECONDS: Final = 60.0  # a node brings a Secret to a running pod within its sync period of one minute, mostly
@@ -42,12 +43,26 @@ class Documents:
 
     def lacking(self, in_force: InForce) -> SyncRequest | None:
         """A request with the documents that are not in force; None when all of them are."""
+        config, identity = self._differing(in_force)
+        if config is None and identity is None:
+            return None
         request = self.request()
-        if self.config and in_force.config_digest != self.config.digest:
-            request = msgspec.structs.replace(request, config=msgspec.Raw(pod_config.encode(self.config)))
-        if self.identity and in_force.identity_digest != self.identity.digest:
-            request = msgspec.structs.replace(request, identity=msgspec.Raw(pod_config.encode(self.identity)))
-        return request if request.config or request.identity else None
+        if config is not None:
+            request = msgspec.structs.replace(request, config=msgspec.Raw(pod_config.encode(config)))
+        if identity is not None:
+            request = msgspec.structs.replace(request, identity=msgspec.Raw(pod_config.encode(identity)))
+        return request
+
+    def are_in(self, in_force: InForce) -> bool:
+        """Whether all of them are in force."""
+        return self._differing(in_force) == (None, None)
+
+    def _differing(self, in_force: InForce) -> tuple[PodConfig | None, PoolIdentity | None]:
+        config, identity = self.config, self.identity
+        return (
+            config if config is not None and config.digest != in_force.config_digest else None,
+            identity if identity is not None and identity.digest != in_force.identity_digest else None,
+        )
 
 
 class PodMemory:
@@ -68,7 +83,7 @@ class PodMemory:
         if self._asked_at is None or now - self._asked_at >= period:
             return True
         report = self._seen.report if self._seen else None
-        return report is not None and documents.lacking(report.in_force) is not None
+        return report is not None and not documents.are_in(report.in_force)
 
     def asked(self, now: float) -> None:
         self._asked_at = now
@@ -111,13 +126,17 @@ class Conversation:
         """Once. Raises ChannelError after the memory has it."""
         self.memory.asked(clock.monotonic())
         try:
-            report = await channel.sync(self.pod, self.token, self.documents.request())
-            self.memory.accept(report, clock.monotonic())
+            report = await self._ask(channel, clock, self.documents.request())
             lacking = self.documents.lacking(report.in_force)
             if lacking is not None:
-                self.memory.accept(await channel.sync(self.pod, self.token, lacking), clock.monotonic())
+                await self._ask(channel, clock, lacking)
         except ChannelError as error:
             self.memory.fail(error)
             if isinstance(error, TokenRefusedError) and self.memory.is_new(clock.monotonic()):
                 raise TokenNotYetError(f"not yet: {error}") from error
             raise
+
+    async def _ask(self, channel: Channel, clock: Clock, request: SyncRequest) -> UsageReport:
+        report = relevant(await channel.sync(self.pod, self.token, request), self.documents.config)
+        self.memory.accept(report, clock.monotonic())
+        return report

@@ -140,10 +140,10 @@ ROWS = [
     ),
     Row(Code.NOT_SUPPORTED_UNDER_QUOTA, plain(), Call(body={"kv_transfer_params": {}})),
     Row(Code.MALFORMED_REQUEST, plain(), Call(body={"model": 5})),
-    Row(Code.REQUEST_TOO_LARGE, plain(patience=Patience(max_body_bytes=32)), knows_the_tenant=False),
-    Row(Code.UNSUPPORTED_ENCODING, plain(), Call(headers={"Content-Encoding": "gzip"}), knows_the_tenant=False),
-    Row(Code.EXPECTATION_FAILED, plain(), Call(headers={"Expect": "200-ok"}), knows_the_tenant=False),
-    Row(Code.HEADERS_TOO_LARGE, plain(), Call(headers={"X-Large": "x" * 40_000}), knows_the_tenant=False),
+    Row(Code.REQUEST_TOO_LARGE, plain(patience=Patience(max_body_bytes=32))),
+    Row(Code.UNSUPPORTED_ENCODING, plain(), Call(headers={"Content-Encoding": "gzip"})),
+    Row(Code.EXPECTATION_FAILED, plain(), Call(headers={"Expect": "200-ok"})),
+    Row(Code.HEADERS_TOO_LARGE, plain(), Call(headers={"X-Large": "x" * 40_000})),
     Row(Code.ENGINE_ERROR, without_an_engine),
 ]
 

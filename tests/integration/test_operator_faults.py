@@ -8,7 +8,7 @@ import pytest
 
 from fault_proxy import Fault, FaultProxy, proxied
 from kvquota_operator.adapters import api as api_module
-from kvquota_operator.handlers import framework
+from kvquota_operator.handlers import framework, restarting
 from kvquota_operator.settings import LeaseSettings
 from operator_replicas import HOME, Audit, account, audited_server
 from operator_world import Sidecar, World, key_secret, operator, quota, until, until_true, world_in
@@ -21,7 +21,8 @@ HITS = 2
 MOST_WRITES = 60
 """Of one round with a fault: it needs about 12 writes, each of which is hit twice and may then be made for nothing."""
 
-CALLS = {("POST", "configmaps"), ("PATCH", "tenantquotas/status"), ("PUT", "leases")}
+WATCHES = {("WATCH", watched) for watched in ("modelpools", "tenantquotas", "pods", "configmaps")}
+CALLS = {("POST", "configmaps"), ("PATCH", "tenantquotas/status"), ("PUT", "leases")} | WATCHES
 """Kinds of request that every round meets, beside those that depend on what went wrong before."""
 
 
@@ -88,8 +89,14 @@ async def round_of(world: World, sidecars: list[Sidecar], number: int) -> int:
 
 
 async def test_whatever_is_refused_twice_is_done_in_the_end(
-    world: World, server: ApiServer, audit: Audit, kubeconfig: Path, tmp_path: Path
+    world: World,
+    server: ApiServer,
+    audit: Audit,
+    kubeconfig: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(restarting, "LONGEST_PAUSE_SECONDS", 1.0)  # kopf makes five requests in a row, each hit twice
     proxy = FaultProxy(server)
     async with proxy.serving() as url:
         path = proxied(kubeconfig, url, tmp_path)
@@ -102,6 +109,7 @@ async def test_whatever_is_refused_twice_is_done_in_the_end(
             for number, fault in enumerate(FAULTS, start=1):
                 start, before = time.monotonic(), len(audit.writes())
                 proxy.arm(fault, HITS)
+                proxy.end_watches()
                 percent = await round_of(world, sidecars, number)
                 await until_true(lambda: proxy.met.keys() >= CALLS, what=f"{fault} hits every kind of call")
                 await settled(world, sidecars, percent)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -140,5 +141,32 @@ async def test_when_the_kubelet_is_to_start_the_operator_anew(
     address = Address("127.0.0.1", free_port())
     health = Health(lambda: longest_pass, lambda: stillness, asyncio.Event())
     url = f"http://{address.host}:{address.port}/healthz"
+    async with probes(address, health, CollectorRegistry()), ClientSession() as session, session.get(url) as got:
+        assert (got.status, await got.text()) == answer
+
+
+ENDED = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("now", "answer"),
+    [
+        pytest.param(ENDED - timedelta(seconds=1), (200, "ok\n"), id="a certificate with a second left"),
+        pytest.param(
+            ENDED,
+            (
+                503,
+                "the webhook's certificate ended at 2026-11-01T12:00:00+00:00: no API server believes it, so no pod that"
+                " asks for the sidecar is created. The log says why there is no newer one\n",
+            ),
+            id="a certificate that has ended",
+        ),
+    ],
+)
+async def test_a_webhook_that_nobody_believes_is_not_ready(now: datetime, answer: tuple[int, str]) -> None:
+    address, known = Address("127.0.0.1", free_port()), asyncio.Event()
+    known.set()
+    health = Health(lambda: 0.0, lambda: 0.0, known, known, certificate_until=lambda: ENDED, now=lambda: now)
+    url = f"http://{address.host}:{address.port}/readyz"
     async with probes(address, health, CollectorRegistry()), ClientSession() as session, session.get(url) as got:
         assert (got.status, await got.text()) == answer

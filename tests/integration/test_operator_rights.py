@@ -1,7 +1,12 @@
 """The rights that the chart gives are what the operator uses: no more, and no less."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,13 +15,14 @@ import pytest
 import yaml
 
 from kvquota_api.memory.presets import load_preset
+from kvquota_api.meta import INJECT_LABEL
 from kvquota_operator.reconcile.manifests import config_map_name
-from kvquota_operator.settings import Address, LeaseSettings
-from operator_world import World, install_crds, key_secret, metrics, operator, quota, until, until_true
+from kvquota_operator.settings import Address
+from operator_world import World, install_crds, key_secret, metrics, pod, quota, until, until_true
 from testcluster.access import write_kubeconfig
 from testcluster.apiserver import ApiServer
 from testcluster.helm import Helm
-from testcluster.processes import free_port
+from testcluster.processes import free_port, tail
 
 pytestmark = pytest.mark.apiserver
 
@@ -24,6 +30,7 @@ CHART = Path(__file__).parents[2] / "charts" / "kvquota"
 SERVED, HOME = "inference", "kvquota-system"
 ACCOUNT = f"system:serviceaccount:{HOME}:kvquota-operator"
 LEASE = "kvquota-operator"
+RIGHTS = frozenset({"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"})
 AFTER_A_CONFLICT = {
     (SERVED, "kvquota.dev", "modelpools", "get"),
     (SERVED, "kvquota.dev", "tenantquotas", "get"),
@@ -38,76 +45,120 @@ Right = tuple[str, str, str, str]
 """Namespace, group, resource, verb."""
 
 
-@pytest.fixture(scope="module")
-def audit(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("audit")
-    policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata", "users": [ACCOUNT]}]}
-    (folder / "policy.yaml").write_text(yaml.safe_dump(policy))
-    return folder
+@dataclass(frozen=True)
+class Install:
+    """The chart in an API server that writes down all that the operator's account asks for. `values`: as for helm.
 
+    `served`: the namespace of the rights in what is served, empty where a ClusterRole gives them everywhere.
+    """
 
-@pytest.fixture(scope="module")
-def server(audit: Path, helm: Helm) -> Iterator[ApiServer]:
-    """An API server of its own, which writes down all that the operator's account asks for."""
-    flags = [f"--audit-policy-file={audit / 'policy.yaml'}", f"--audit-log-path={audit / 'log'}"]
-    with ApiServer(flags=flags) as server:
-        install_crds(server)
-        for namespace in (SERVED, HOME):
-            server.create_namespace(namespace)
-        for manifest in rendered(helm):
-            if manifest["kind"] in {"ServiceAccount", "Role", "RoleBinding"}:
-                server.kubectl("apply", "-f", "-", input=yaml.safe_dump(manifest))
-        yield server
+    server: ApiServer
+    manifests: list[dict[str, Any]]
+    served: str
+    log: Path
+    webhook_port: int
 
+    @property
+    def granted(self) -> set[Right]:
+        return {
+            (role["metadata"].get("namespace", ""), group, resource, verb)
+            for role in self.manifests
+            if role["kind"] in {"Role", "ClusterRole"}
+            for rule in role["rules"]
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+        }
 
-def rendered(helm: Helm) -> list[dict[str, Any]]:
-    """Without the webhook: its rights have a test of their own."""
-    values = ("--set", f"namespaces={{{SERVED}}}", "--set", "webhook.enabled=false")
-    text = helm("template", "kvquota", CHART, "--namespace", HOME, *values)
-    return [manifest for manifest in yaml.safe_load_all(text) if manifest]
+    @property
+    def used(self) -> set[Right]:
+        lines = [json.loads(line) for line in self.log.read_text().splitlines()]
+        asked = [
+            line["objectRef"] | {"verb": line["verb"]} for line in lines if "resource" in line.get("objectRef", {})
+        ]
+        return {
+            (self.place(ref.get("namespace", "")), ref.get("apiGroup", ""), _resource(ref), ref["verb"])
+            for ref in asked
+        }
 
+    def place(self, namespace: str) -> str:
+        """Where a right that was used in `namespace` is given."""
+        return self.served if namespace == SERVED else namespace
 
-@pytest.fixture
-async def world(server: ApiServer) -> AsyncIterator[World]:
-    world = World(server, SERVED, network=200)
-    yield world
-    await world.close()
+    def placed(self, rights: set[Right]) -> set[Right]:
+        return {(self.place(namespace), *rest) for namespace, *rest in rights}  # type: ignore[misc]
 
-
-@pytest.fixture
-def kubeconfig(server: ApiServer, tmp_path: Path) -> Path:
-    token = server.kubectl("create", "token", "kvquota-operator", "--namespace", HOME).strip()
-    path = tmp_path / "kubeconfig"
-    write_kubeconfig(path, url=server.url, ca=server.ca, token=token)
-    return path
-
-
-def granted(helm: Helm) -> set[Right]:
-    roles = [each for each in rendered(helm) if each["kind"] == "Role"]
-    return {
-        (role["metadata"]["namespace"], group, resource, verb)
-        for role in roles
-        for rule in role["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
-
-
-def used(audit: Path) -> set[Right]:
-    lines = (audit / "log").read_text().splitlines()
-    asked = [
-        json.loads(line)["objectRef"] | {"verb": json.loads(line)["verb"]} for line in lines if "objectRef" in line
-    ]
-    return {
-        (ref.get("namespace", ""), ref.get("apiGroup", ""), _resource(ref), ref["verb"])
-        for ref in asked
-        if "resource" in ref
-    }
+    @property
+    def arguments(self) -> list[str]:
+        """What the chart starts the operator with."""
+        [deployment] = [each for each in self.manifests if each["kind"] == "Deployment"]
+        arguments: list[str] = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+        return arguments
 
 
 def _resource(ref: dict[str, str]) -> str:
     return "/".join(part for part in (ref["resource"], ref.get("subresource")) if part)
+
+
+INSTALLS = [
+    pytest.param((f"namespaces={{{SERVED}}}", SERVED), id="one namespace"),
+    pytest.param(("allNamespaces=true", ""), id="all namespaces"),
+]
+
+
+@pytest.fixture(scope="module", params=INSTALLS)
+def install(request: pytest.FixtureRequest, helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Install]:
+    value, served = request.param
+    folder = tmp_path_factory.mktemp("audit")
+    policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata", "users": [ACCOUNT]}]}
+    (folder / "policy.yaml").write_text(yaml.safe_dump(policy))
+    flags = [f"--audit-policy-file={folder / 'policy.yaml'}", f"--audit-log-path={folder / 'log'}"]
+    text = helm("template", "kvquota", CHART, "--namespace", HOME, "--set", value)
+    manifests = [manifest for manifest in yaml.safe_load_all(text) if manifest]
+    with ApiServer(flags=flags) as server:
+        made = Install(server, manifests, served, folder / "log", free_port())
+        _put_in(made)
+        yield made
+
+
+def _put_in(install: Install) -> None:
+    """What helm would, but for the Deployment, which nothing here would run: its webhook is asked at an address."""
+    install_crds(install.server)
+    for namespace in (SERVED, HOME):
+        install.server.create_namespace(namespace)
+    for manifest in install.manifests:
+        if manifest["kind"] == "MutatingWebhookConfiguration":
+            url = f"https://127.0.0.1:{install.webhook_port}/inject"
+            manifest["webhooks"][0]["clientConfig"] = {"url": url}
+        if manifest["kind"] in RIGHTS | {"Secret", "MutatingWebhookConfiguration"}:
+            install.server.kubectl("apply", "-f", "-", input=yaml.safe_dump(manifest))
+
+
+@pytest.fixture
+async def world(install: Install) -> AsyncIterator[World]:
+    world = World(install.server, SERVED, network=200)
+    yield world
+    await world.close()
+
+
+@contextmanager
+def started(install: Install, folder: Path) -> Iterator[Address]:
+    """The operator as a process, as the chart starts it, at addresses of this machine; where its metrics are."""
+    server, address = install.server, Address("127.0.0.1", free_port())
+    token = server.kubectl("create", "token", "kvquota-operator", "--namespace", HOME).strip()
+    write_kubeconfig(folder / "kubeconfig", url=server.url, ca=server.ca, token=token)
+    here = [f"--kubeconfig={folder / 'kubeconfig'}", f"--lease-namespace={HOME}", "--sync-seconds=0.5"]
+    ports = [f"--listen=127.0.0.1:{address.port}", f"--webhook-listen=127.0.0.1:{install.webhook_port}"]
+    command = [sys.executable, "-m", "kvquota_operator", *install.arguments, *here, *ports]
+    log = folder / "log"
+    with log.open("wb") as output:
+        running = subprocess.Popen(command, stderr=output, env={**os.environ, "PYTHONWARNINGS": "error"})
+    try:
+        yield address
+        assert running.poll() is None, tail(log)
+    finally:
+        running.terminate()
+        running.wait(60)
 
 
 async def everything(world: World) -> None:
@@ -136,13 +187,24 @@ async def everything(world: World) -> None:
     await until(lambda: world.list("events", "--field-selector=reason=NotOurs"), bool, what="the event")
 
 
-async def test_the_chart_grants_what_the_operator_uses(world: World, helm: Helm, kubeconfig: Path, audit: Path) -> None:
-    address = Address("127.0.0.1", free_port())
-    async with operator(world, kubeconfig=kubeconfig, listen=address, lease=LeaseSettings(LEASE, HOME)):
+async def put_under_quota(world: World) -> None:
+    """A pod that asks for the sidecar gets it, so the webhook was asked and has a certificate that is believed."""
+    asking = pod("asking", sidecar=False)
+    asking["metadata"]["labels"][INJECT_LABEL] = "true"
+    asking["spec"]["containers"][0] |= {"args": ["--port", "8000"]}
+    await world.apply(asking)
+    stored = await world.get("pod", "asking")
+    assert [each["name"] for each in stored["spec"]["initContainers"]] == ["kvquota"]
+
+
+async def test_the_chart_grants_what_the_operator_uses(world: World, install: Install, tmp_path: Path) -> None:
+    with started(install, tmp_path) as address:
         await everything(world)
+        await put_under_quota(world)
         counted = await metrics(address)
     assert [name for name in counted if "Forbidden" in name and 'resource="namespaces"' not in name] == []
-    assert (used(audit) | AFTER_A_CONFLICT) - ASKED_WITHOUT_THE_RIGHT == granted(helm)
+    seldom, without = install.placed(AFTER_A_CONFLICT), install.placed(ASKED_WITHOUT_THE_RIGHT)
+    assert (install.used | seldom) - without == install.granted
 
 
 @pytest.mark.parametrize(
@@ -150,7 +212,6 @@ async def test_the_chart_grants_what_the_operator_uses(world: World, helm: Helm,
     [
         pytest.param(["list", "secrets", "-n", SERVED], id="it cannot list the Secrets that it may read by name"),
         pytest.param(["watch", "secrets", "-n", SERVED], id="it cannot watch Secrets"),
-        pytest.param(["get", "secrets", "-n", "default"], id="it cannot read Secrets of other namespaces"),
         pytest.param(["create", "pods/exec", "-n", SERVED], id="it cannot run anything in pods"),
         pytest.param(["update", "tenantquotas", "-n", SERVED], id="it cannot change a quota"),
         pytest.param(["patch", "modelpools", "-n", SERVED], id="it cannot change a pool"),
@@ -160,16 +221,18 @@ async def test_the_chart_grants_what_the_operator_uses(world: World, helm: Helm,
         pytest.param(["get", "leases", "-n", SERVED, LEASE], id="it has no Lease in a namespace that it serves"),
     ],
 )
-async def test_what_the_operator_may_not(server: ApiServer, question: list[str]) -> None:
-    answer = server.kubectl(
-        "create",
-        "-f",
-        "-",
-        "-o",
-        "jsonpath={.status.allowed}",
-        input=yaml.safe_dump(_review(question)),
-    )
-    assert answer == "false"
+def test_what_the_operator_may_not(install: Install, question: list[str]) -> None:
+    assert not allowed(install, question)
+
+
+def test_secrets_of_other_namespaces_are_read_only_where_all_are_served(install: Install) -> None:
+    assert allowed(install, ["get", "secrets", "-n", "default"]) is (install.served == "")
+
+
+def allowed(install: Install, question: list[str]) -> bool:
+    review = yaml.safe_dump(_review(question))
+    answer = install.server.kubectl("create", "-f", "-", "-o", "jsonpath={.status.allowed}", input=review)
+    return {"true": True, "false": False}[answer]
 
 
 GROUPS = {"tenantquotas": "kvquota.dev", "modelpools": "kvquota.dev", "leases": "coordination.k8s.io"}

@@ -25,13 +25,17 @@ from hypothesis.stateful import (
 
 import reconcile_builders as make
 from distribution_world import UNITS, Pod, World
+from kvquota_operator.planning.following import FLOOR, STEP
+from kvquota_operator.reconcile.demands import OWN_SEQUENCES
+from kvquota_operator.reconcile.usage import OWN_HARD
 
 NAMES = ("search", "batch")
 MOUNTS = st.sampled_from([True, True, True, False])
 SIZES = st.sampled_from([make.CAP, make.CAP, 9_001, 3_001])
 MOST_PODS = 5
+MOST_WRITES = 8  # of one pod's copy, until all is settled for what is asked for: twice what was ever seen
 FEW = 5  # times that each thing has to be met, or the machine does not show what it should
-SHORT = settings(max_examples=80, stateful_step_count=50)
+SHORT = settings(max_examples=120, stateful_step_count=50)
 LONG = settings(max_examples=2_000, stateful_step_count=150)
 
 hards = st.sampled_from(
@@ -160,6 +164,28 @@ class DistributionMachine(RuleBasedStateMachine):
         if share is not None:
             self.met["ran"] += pod.admit(share.id, max(1, share.hard_blocks // part))
 
+    @has_pods
+    @rule(data=st.data(), name=st.sampled_from(NAMES), refused=st.sampled_from([1, 20, 1_000]))
+    def many_clients_ask(self, data: st.DataObject, name: str, refused: int) -> None:
+        """They take all that there is, and others are refused, for want of blocks and of sequences."""
+        pod = self.pod(data, lambda pod: pod.runs)
+        pod.rush.add(f"inference/{name}")
+        for limit in (OWN_HARD, OWN_SEQUENCES):
+            pod.recent.setdefault(f"inference/{name}", Counter())[limit] += refused
+
+    @has_pods
+    @rule(data=st.data())
+    def ten_minutes_pass(self, data: st.DataObject) -> None:
+        """Nothing was refused in them, nor admitted."""
+        pod = self.pod(data, lambda pod: pod.recent)
+        pod.recent, pod.rush = {}, set()
+
+    @has_runners
+    @rule(data=st.data(), held=st.sampled_from([0, 0, 700, 2**60]), refused=st.sampled_from([0, 5, 2**60]))
+    def a_pod_boasts(self, data: st.DataObject, held: int, refused: int) -> None:
+        """It claims to hold more than it does, or to have refused more."""
+        self.pod(data, lambda pod: pod.runs).boasts = held, refused
+
     @has_work
     @rule(data=st.data())
     def a_request_ends(self, data: st.DataObject) -> None:
@@ -232,27 +258,31 @@ class DistributionMachine(RuleBasedStateMachine):
     def all_is_quiet(self) -> None:
         self.settle()
         self.everything_is_given_out()
+        self.parts_follow_demand()
 
     def settle(self) -> None:
-        """No clients, no faults, for as long as it takes."""
+        """No new clients, no faults, for as long as it takes: what was asked for lately is asked for all the time."""
         world = self.world
         for pod in tuple(world.pods.values()):
             if pod.seen.deleting:
                 world.gone(pod)
-            pod.reachable, pod.work = pod.runs, {}
+            pod.reachable, pod.work, pod.boasts = pod.runs, {}, (0, pod.boasts[1])
             pod.seen = replace(pod.seen, ready=pod.runs)
         before = None
+        world.written.clear()
         while before != world.copies:
             before = dict(world.copies)
+            assert max(world.written.values(), default=0) <= MOST_WRITES, world.written
             for _ in range(2):
                 world.whole_pass()
                 for pod in world.pods.values():
                     pod.refresh(world.copies.get(pod.uid))
                     world.ask(pod)
         self.met["settled"] += 1
+        self.met["most writes"] = max(self.met["most writes"], *world.written.values(), 0)
 
     def everything_is_given_out(self) -> None:
-        """But what may be held by pods that do not run; then less than one request may be left over."""
+        """But what may be held by pods that do not run; then less than a request, or no sequence, may be left over."""
         world = self.world
         running = [pod for pod in world.pods.values() if pod.runs]
         for name in world.quotas.keys() & set(NAMES) if running else ():
@@ -266,11 +296,33 @@ class DistributionMachine(RuleBasedStateMachine):
             full = all(share.hard_blocks == min(pod.size, make.CAP) - 1 for pod, share in _given(world, name))
             together, most = sum(share.hard_blocks for share in given), whole.pop()
             if any(held):
-                assert full or most - world.longest_request(name) < together + held[0]
+                sequences = sum(share.max_concurrent_requests or 0 for share in given)
+                assert (
+                    full or most - world.longest_request(name) < together + held[0] or limit[1] <= sequences + held[1]
+                ), (most, together, sequences, held, limit)
                 continue
             assert full or together == most <= limit[0]
             if given and given[0].max_concurrent_requests is not None:
                 assert sum(share.max_concurrent_requests for share in given) == limit[1]
+
+    def parts_follow_demand(self) -> None:
+        """Who asks for an equal part or more has one, but for less than is worth a move; nobody less than the floor."""
+        world = self.world
+        for name in world.quotas.keys() & set(NAMES):
+            tenant, limit = f"inference/{name}", world.limit(name)
+            served = list(_given(world, name))
+            if limit is None or not served or any(world.held_without_a_node(tenant)):
+                continue
+            equal = sum(share.hard_blocks for _, share in served) // len(served)
+            longest = world.longest_request(name)
+            uneven = {share.hard_blocks for _, share in served}
+            for pod, share in served:
+                room = min(pod.size, make.CAP) - 1
+                uses, sequences = pod.rushed(tenant)
+                asks = uses + pod.refused(tenant)[0] * -(-uses // sequences) if sequences else 0
+                assert share.hard_blocks >= min(asks, equal, room) - max(1, equal // STEP), (asks, equal, uneven)
+                assert share.hard_blocks >= min(equal, room, max(longest, equal // FLOOR)), (longest, equal, uneven)
+                self.met["follow"] += share.hard_blocks > equal + 1 and room > equal < asks
 
     @invariant()
     def no_limit_over_all_pods_is_passed(self) -> None:
@@ -295,7 +347,8 @@ class DistributionMachine(RuleBasedStateMachine):
                 continue
             usable = min(seen.report.engine.blocks, make.CAP) - 1
             assert sum(share.soft_blocks for share in config.tenants) <= usable * 85 // 100
-            assert all(share.soft_blocks <= share.hard_blocks <= usable for share in config.tenants)
+            computed = [share for share in config.tenants if share.quota not in world.kept]
+            assert all(share.soft_blocks <= share.hard_blocks <= usable for share in computed)
 
     def teardown(self) -> None:
         self.all_is_quiet()
@@ -328,4 +381,5 @@ MUST = (
     "settled",
     "no node",
     "started late",
+    "follow",
 )

@@ -8,8 +8,7 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import given
 
-from kvquota_sidecar.estimate.edit import edited
-from kvquota_sidecar.estimate.scan import scan
+from kvquota_sidecar.estimate.edit import edited, fields_of
 
 BLANK = st.text(alphabet=" \t\r\n", max_size=3)
 NAMES = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=4)
@@ -42,7 +41,7 @@ def test_edits_change_what_is_named_and_nothing_else(
         wanted[name] = data.draw(st.none() | VALUES)
     body = data.draw(written(content))
     changes = {name: None if value is None else json.dumps(value).encode() for name, value in wanted.items()}
-    fields = scan(body)
+    fields = fields_of(body)
     result = edited(body, content.keys(), changes)
 
     kept = {name: value for name, value in content.items() if name not in wanted}
@@ -63,7 +62,7 @@ def test_edits_change_what_is_named_and_nothing_else(
 def _without(body: bytes, names: Any) -> list[bytes]:
     """The bytes around the values of `names`."""
     pieces, at = [], 0
-    for name, field in scan(body).by_name.items():
+    for name, field in fields_of(body).by_name.items():
         if name in names:
             pieces.append(body[at : field.value])
             at = field.end
@@ -73,6 +72,6 @@ def _without(body: bytes, names: Any) -> list[bytes]:
 @given(st.data(), st.dictionaries(NAMES, VALUES, max_size=5))
 def test_the_fields_that_are_found_are_the_values_of_the_object(data: st.DataObject, content: dict[str, Any]) -> None:
     body = data.draw(written(content))
-    found = {name: json.loads(body[field.value : field.end]) for name, field in scan(body).by_name.items()}
+    found = {name: json.loads(body[field.value : field.end]) for name, field in fields_of(body).by_name.items()}
     assert found == content
     assert list(found) == list(content)

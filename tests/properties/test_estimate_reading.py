@@ -89,6 +89,18 @@ def test_and_so_is_a_long_one(text: str) -> None:
     assert fault(read_as_long, text.encode()) == fault(scan, text.encode())
 
 
+@pytest.mark.interpreted
+@given(fields(VALUES))
+@example(r'{"a":"\u0022\u0022","b":1,"b":2}')
+@example(r'{"\u0022\"":1,"b":1}')
+def test_where_there_is_too_much_to_look_at_each_key_a_second_one_is_found_too(text: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "FEW", -1)
+        found = fault(read_object, text.encode()), fault(read_as_long, text.encode())
+    expected = "an object names a key twice" if fault(scan, text.encode()) else ""
+    assert found == (expected, expected)
+
+
 @given(fields(VALUES))
 def test_what_is_accepted_is_read_as_any_parser_reads_it(text: str) -> None:
     raw = text.encode()

@@ -12,7 +12,7 @@ from kvquota_operator.planning.effective import EffectiveQuota
 from kvquota_operator.planning.granting import PodRoom, grant_shares
 from kvquota_operator.planning.guarantees import given_softs, guarantee_limit
 from kvquota_operator.planning.lending import Priorities, largest_request, shed_threshold
-from kvquota_operator.planning.spreading import equal_parts, pods_served
+from kvquota_operator.planning.spreading import filled, pods_served
 
 KV = KvPlan(
     cap_blocks=18_432,
@@ -58,7 +58,7 @@ def tenants(draw, most=6):
 @given(tenants(), usables, st.integers(0, 100))
 def test_softs_sum_to_at_most_what_shed_leaves(who, pods, shed):
     quotas, kept = who
-    for pod in grant_shares(quotas, [PodRoom(usable, kept) for usable in pods], KV, shed):
+    for pod in grant_shares(quotas, [PodRoom(usable, KV, kept) for usable in pods], shed):
         given_out = sum(share.soft_blocks for share in pod.shares)
         assert given_out == pod.softs_given <= pod.usable * shed // 100 == pod.limit
 
@@ -67,7 +67,7 @@ def test_softs_sum_to_at_most_what_shed_leaves(who, pods, shed):
 def test_no_soft_is_above_its_hard_and_no_hard_above_its_pod(who, pods):
     quotas, kept = who
     names = {quota.tenant for quota in quotas}
-    for pod in grant_shares(quotas, [PodRoom(usable, kept) for usable in pods], KV, 85):
+    for pod in grant_shares(quotas, [PodRoom(usable, KV, kept) for usable in pods], 85):
         computed = [share for share in pod.shares if share.id in names]
         assert all(share.soft_blocks <= share.hard_blocks <= pod.usable for share in computed)
         assert all(share.soft_blocks == 0 for share in computed if share.enforcement == "Shadow")
@@ -77,7 +77,7 @@ def test_no_soft_is_above_its_hard_and_no_hard_above_its_pod(who, pods):
 def test_a_pool_limit_is_never_passed_by_the_pods_together(who, pods):
     quotas, kept = who
     together = Blocks(sum(pods))
-    divided = grant_shares(quotas, [PodRoom(usable, kept) for usable in pods], KV, 85)
+    divided = grant_shares(quotas, [PodRoom(usable, KV, kept) for usable in pods], 85)
     for quota in (each for each in quotas if each.scope == "Pool"):
         parts = [pod.grants[quota.tenant].share for pod in divided]
         limit = together if quota.hard is None else blocks_of(quota.hard, together, KV)
@@ -91,11 +91,11 @@ def test_a_pool_limit_is_never_passed_by_the_pods_together(who, pods):
 def test_splitting_over_more_pods_creates_no_memory(who, pods):
     quotas, _ = who
     for quota in quotas:
-        for pod in grant_shares([quota], [PodRoom(usable) for usable in pods], KV, 85):
+        for pod in grant_shares([quota], [PodRoom(usable, KV) for usable in pods], 85):
             share = pod.grants[quota.tenant].share
             assert 0 <= share.soft_blocks <= share.hard_blocks <= pod.usable
         if quota.scope == "Pool" and quota.hard is not None and quota.hard.byte_count is not None:
-            parts = grant_shares([quota], [PodRoom(usable) for usable in pods], KV, 85)
+            parts = grant_shares([quota], [PodRoom(usable, KV) for usable in pods], 85)
             held = sum(pod.grants[quota.tenant].share.hard_blocks for pod in parts)
             assert held * KV.bytes_per_block <= quota.hard.byte_count
 
@@ -110,21 +110,21 @@ def test_a_percent_of_a_pool_is_the_same_blocks_when_written_as_tokens_or_bytes(
 @given(tenants(), usables)
 def test_dividing_again_with_everything_kept_changes_nothing(who, pods):
     quotas, kept = who
-    first = grant_shares(quotas, [PodRoom(usable, kept) for usable in pods], KV, 85)
-    again = grant_shares([], [PodRoom(pod.usable, pod.shares) for pod in first], KV, 85)
+    first = grant_shares(quotas, [PodRoom(usable, KV, kept) for usable in pods], 85)
+    again = grant_shares([], [PodRoom(pod.usable, KV, pod.shares) for pod in first], 85)
     assert [pod.shares for pod in again] == [pod.shares for pod in first]
 
 
 @given(st.integers(0, 10**6), st.lists(st.integers(0, 10**4), max_size=8))
 def test_parts_create_nothing_and_lose_nothing(total, rooms):
-    parts = equal_parts(total, rooms)
+    parts = filled(total, (rooms,))
     assert sum(parts) == min(total, sum(rooms))
     assert all(0 <= part <= room for part, room in zip(parts, rooms, strict=True))
 
 
 @given(st.integers(0, 10**6), st.lists(st.integers(0, 10**4), min_size=1, max_size=8))
 def test_parts_of_pods_with_room_differ_by_one_at_most(total, rooms):
-    parts = equal_parts(total, rooms)
+    parts = filled(total, (rooms,))
     spare = [part for part, room in zip(parts, rooms, strict=True) if part < room]
     full = [part for part, room in zip(parts, rooms, strict=True) if part == room]
     assert max(spare, default=0) - min(spare, default=0) <= 1
@@ -134,7 +134,7 @@ def test_parts_of_pods_with_room_differ_by_one_at_most(total, rooms):
 @given(st.integers(0, 10**6), st.integers(1, 10**4), st.integers(1, 50))
 def test_every_pod_that_is_served_gets_enough_where_there_is_enough(total, least, pods):
     served = pods_served(total, least, pods)
-    parts = equal_parts(total, [total] * served)
+    parts = filled(total, ([total] * served,))
     assert 1 <= served <= pods
     assert total < least or min(parts) >= least
 

@@ -11,7 +11,7 @@ from kvquota_api.meta import REVIEWED_ANNOTATION
 from kvquota_api.pod_config import decode_config, decode_identity, encode
 from kvquota_api.pool_status import ModelPoolStatus
 from kvquota_api.tenant_quota import TenantQuotaStatus
-from kvquota_api.usage import Counts, EngineRecent, InForce, Refusal, Rejected
+from kvquota_api.usage import MAX_BLOCK_TOKENS, MAX_BLOCKS, Counts, EngineRecent, InForce, Refusal, Rejected
 from kvquota_operator.reconcile.manifests import config_from_configmap, config_map
 from kvquota_operator.reconcile.observed import KeyFound, KeyProblem, PoolClaim, QuotaSeen, ReportSeen, SecretSeen
 from kvquota_operator.reconcile.reconcile import reconcile
@@ -107,8 +107,8 @@ def reports(draw):
     ]
     return make.report(
         *tenants,
-        blocks=draw(st.sampled_from([make.CAP, make.CAP, make.CAP, 9_001, None, 0, 1, 2**63 - 1])),
-        block_tokens=draw(st.sampled_from([16, 16, 32, None])),
+        blocks=draw(st.sampled_from([make.CAP, make.CAP, make.CAP, 9_001, None, 0, 1, MAX_BLOCKS])),
+        block_tokens=draw(st.sampled_from([16, 16, 32, None, MAX_BLOCK_TOKENS])),
         pool=make.pool_usage(pressure_percent=draw(st.floats(allow_nan=False)), reserved=draw(naturals)),
         in_force=draw(in_force),
         state=draw(st.sampled_from(["Ready", "Ready", "Down", "Unknown"])),

@@ -6,6 +6,7 @@ pod, a mounted copy that the node refreshes) arrives late, in any order, or neve
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -13,11 +14,13 @@ import reconcile_builders as make
 from kvquota_api.amounts import Blocks
 from kvquota_api.pod_config import PodConfig, TenantShare, encode
 from kvquota_api.tenant_quota import TenantQuota
-from kvquota_api.usage import Source, UsageReport
+from kvquota_api.usage import Counts, Source, TenantUsage, UsageReport
 from kvquota_operator.planning.blocks import blocks_of
 from kvquota_operator.planning.granting import longest_request
+from kvquota_operator.reconcile.demands import OWN_SEQUENCES
 from kvquota_operator.reconcile.observed import InvalidSeen, Observed, PodSeen, ReportSeen, SecretSeen
 from kvquota_operator.reconcile.reconcile import reconcile
+from kvquota_operator.reconcile.usage import OWN_HARD
 from kvquota_sidecar.channel.adoption import Documents, offer_config
 
 ENDLESS = 2**40  # sequences where there is no limit
@@ -29,6 +32,9 @@ UNITS = ("blocks", "sequences")
 class Pod:
     """`disk`: the copy that its volume shows. `work`: by tenant, the blocks of each request that runs.
 
+    `recent`: by tenant, what was admitted and refused in the last ten minutes. `rush`: tenants whose requests take all
+    that they may. `boasts`: more blocks and sequences, and
+    more refusals, than there are, that it reports of every tenant.
     `runs`: False while there is no node for it: it has only its object, and whatever is stored for it.
     """
 
@@ -37,6 +43,9 @@ class Pod:
     documents: Documents = field(default_factory=Documents)
     disk: PodConfig | None = None
     work: dict[str, list[int]] = field(default_factory=dict)
+    recent: dict[str, Counter[str]] = field(default_factory=dict)
+    rush: set[str] = field(default_factory=set)
+    boasts: tuple[int, int] = (0, 0)
     underway: list[PodConfig] = field(default_factory=list)
     reachable: bool = True
     runs: bool = True
@@ -61,7 +70,7 @@ class Pod:
 
     def crash(self) -> None:
         """What was sent to the dead process is lost; the new one has what its volume shows."""
-        self.documents, self.work, self.underway = Documents(), {}, []
+        self.documents, self.work, self.recent, self.underway = Documents(), {}, {}, []
         if self.disk is not None:
             self.take(self.disk, "File")
 
@@ -72,18 +81,45 @@ class Pod:
     def admit(self, tenant: str, blocks: int) -> bool:
         """Whether a request of so many blocks runs now."""
         share, running = self.share(tenant), self.work.get(tenant, [])
-        most = allowed(share)
-        if sum(running) + blocks > most[0] or len(running) + 1 > most[1]:
+        most, counts = allowed(share), self.recent.setdefault(tenant, Counter())
+        if sum(running) + blocks > most[0]:
+            counts[OWN_HARD] += 1
             return False
+        if len(running) + 1 > most[1]:
+            counts[OWN_SEQUENCES] += 1
+            return False
+        counts["admitted"] += 1
         self.work.setdefault(tenant, []).append(blocks)
         return True
 
+    def refused(self, tenant: str) -> tuple[int, int]:
+        """How many requests it says that blocks, and sequences, were too few for."""
+        counts = self.recent.get(tenant, Counter())
+        return counts[OWN_HARD] + self.boasts[1], counts[OWN_SEQUENCES] + self.boasts[1]
+
+    def rushed(self, tenant: str) -> tuple[int, int]:
+        """Blocks and sequences that a rush takes."""
+        blocks, sequences = allowed(self.share(tenant)) if tenant in self.rush else (0, 0)
+        return blocks, min(sequences, 9)
+
     def report(self) -> UsageReport:
-        usages = [
-            make.tenant_usage(tenant.partition("/")[2], reserved=sum(running), in_flight=len(running))
-            for tenant, running in sorted(self.work.items())
-        ]
+        shares = () if self.documents.config is None else self.documents.config.tenants
+        tenants = sorted({share.id for share in shares} | self.work.keys() | self.recent.keys() | self.rush)
+        usages = [self._usage(tenant) for tenant in tenants]
         return make.report(*usages, blocks=self.size, in_force=self.documents.in_force())
+
+    def _usage(self, tenant: str) -> TenantUsage:
+        refused = self.refused(tenant)
+        holds = _most(_running(self, tenant), self.rushed(tenant), (self.boasts[0], self.boasts[0]))
+        return make.tenant_usage(
+            tenant.partition("/")[2],
+            reserved=holds[0],
+            in_flight=holds[1],
+            recent=Counts(
+                admitted=self.recent.get(tenant, Counter())["admitted"],
+                rejected=dict(zip((OWN_HARD, OWN_SEQUENCES), refused, strict=True)),
+            ),
+        )
 
 
 def allowed(share: TenantShare | None) -> tuple[int, int]:
@@ -109,7 +145,9 @@ class Write:
 class World:
     """`pods` by uid; `quotas` by name. What the operator knows besides objects: `reports`, `attempts`, `wanted`.
 
-    `known`, `stored`: the reports and the copies as they were when it decided.
+    `known`, `stored`: the reports and the copies as they were when it decided, and `kept` the quotas that nobody could
+    read then. `written`: by uid, how often a copy of
+    a pod was stored.
     """
 
     def __init__(self) -> None:
@@ -118,6 +156,7 @@ class World:
         self.pods: dict[str, Pod] = {}
         self.copies: dict[str, PodConfig] = {}
         self.writes: list[Write] = []
+        self.written: Counter[str] = Counter()
         self.forget()
         self.born = 0
 
@@ -128,6 +167,7 @@ class World:
         self.wanted: dict[str, PodConfig] = {}
         self.known: dict[str, ReportSeen] = {}
         self.stored: dict[str, PodConfig] = {}
+        self.kept: frozenset[str] = frozenset()
         self.writes = []
 
     def join(self, *, size: int, mounts: bool, name: str = "p", runs: bool = True) -> Pod:
@@ -159,7 +199,7 @@ class World:
         )
 
     def decide(self) -> None:
-        self.known, self.stored = dict(self.reports), dict(self.copies)
+        self.known, self.stored, self.kept = dict(self.reports), dict(self.copies), frozenset(self.unread)
         plan = reconcile(self.observed(), make.NOW, make.WALL)
         self.wanted = {config.pod.uid: config for config in plan.configs}
 
@@ -179,6 +219,7 @@ class World:
         uid = write.config.pod.uid
         if stored and self.copies.get(uid) == write.base:
             self.copies[uid] = write.config
+            self.written[uid] += 1
         elif stored:
             told = True  # refused, since another write came before
         if told and self.attempts.get(uid) == write.config:

@@ -1,4 +1,4 @@
-"""A proxy in front of an API server that answers some requests itself, loses answers, and lets watches fall silent.
+"""A proxy in front of an API server that answers some requests itself, loses answers, ends watches and silences them.
 
 Plain HTTP on this side, so that a client reaches it with the same token and no certificate.
 """
@@ -8,7 +8,7 @@ import json
 import ssl
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -35,13 +35,21 @@ class FaultProxy:
         self._fault: Fault = 503
         self._left: Counter[tuple[str, str]] = Counter()
         self._each = 0
+        self._methods: frozenset[str] = frozenset()
         self._silent = asyncio.Event()
+        self._open: set[asyncio.Timeout] = set()
 
-    def arm(self, fault: Fault, each: int) -> None:
-        """The next `each` requests of every kind meet `fault`."""
-        self._fault, self._each = fault, each
+    def arm(self, fault: Fault, each: int, *methods: str) -> None:
+        """The next `each` requests of every kind meet `fault`; where methods are given, only of these."""
+        self._fault, self._each, self._methods = fault, each, frozenset(methods)
         self._left.clear()
         self.met.clear()
+
+    def end_watches(self) -> None:
+        """The watches that are open end, as the API server ends each after a while."""
+        ended, self._open = self._open, set()
+        for watch in ended:
+            watch.reschedule(asyncio.get_running_loop().time())
 
     def silence(self) -> None:
         """The watches that are open stay open, and nothing comes of them any more; new ones are well."""
@@ -67,7 +75,7 @@ class FaultProxy:
         fault = self._meets(kind)
         if isinstance(fault, int):
             return _refusal(fault)
-        if fault == "cut":
+        if fault == "cut" or (fault == "answer lost" and watch):  # a watch has no end at which to lose its answer
             return await hanging_up(request)
         headers = {name: each for name, each in request.headers.items() if name.lower() not in _HOP_BY_HOP}
         url = self._server.url + request.raw_path
@@ -81,7 +89,7 @@ class FaultProxy:
             return await self._pass_on(request, answer, watch=watch)
 
     def _meets(self, kind: tuple[str, str]) -> Fault | None:
-        if self._left[kind] >= self._each:
+        if self._left[kind] >= self._each or (self._methods and kind[0] not in self._methods):
             return None
         self._left[kind] += 1
         self.met[kind] += 1
@@ -102,11 +110,21 @@ class FaultProxy:
     async def _watched(self, answer: aiohttp.ClientResponse, response: web.StreamResponse) -> web.StreamResponse:
         silent = self._silent
         self.watches += 1
-        async for chunk in answer.content.iter_any():
-            if silent.is_set():
-                await asyncio.Event().wait()
-            await response.write(chunk)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None) as end, self._counted_as_open(end):
+                async for chunk in answer.content.iter_any():
+                    if silent.is_set():
+                        await asyncio.Event().wait()
+                    await response.write(chunk)
         return response
+
+    @asynccontextmanager
+    async def _counted_as_open(self, watch: asyncio.Timeout) -> AsyncIterator[None]:
+        self._open.add(watch)
+        try:
+            yield
+        finally:
+            self._open.discard(watch)
 
 
 def _refusal(status: int) -> web.Response:

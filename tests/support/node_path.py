@@ -17,6 +17,7 @@ from wholepath import Tenant, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 POOL, MODEL = "llama", "llama-3.1-8b-instruct"
+TAG = "test"  # of the images
 BLOCKS = 1025  # 1,024 and the null block, of 16 tokens
 PROGRAMS = {  # image -> (locked packages, module)
     "operator": ("operator.lock", "kvquota_operator"),
@@ -51,13 +52,13 @@ def pool(namespace: str) -> Object:
     }
 
 
-def load_images(node: Node, folder: Path, tag: str) -> None:
+def load_images(node: Node, folder: Path) -> None:
     """Build kvquota/PROGRAM:TAG of every program in `folder`, which is empty, and hand them to the node."""
     options = ("--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder)
     subprocess.run([sys.executable, "-m", "pip", "wheel", *options, ROOT], check=True, cwd=folder)
     wheels = list(folder.glob("*.whl"))
     for program, (lock, module) in PROGRAMS.items():
-        reference, locked = f"kvquota/{program}:{tag}", ROOT / "requirements" / lock
+        reference, locked = f"kvquota/{program}:{TAG}", ROOT / "requirements" / lock
         entrypoint = ("python3", "-m", module)
         archive = images.python_image(folder, reference, lock=locked, wheels=wheels, entrypoint=entrypoint)
         node.load_image(archive, reference)

@@ -25,6 +25,7 @@ from kvquota_api.pod_config import (
     sealed,
 )
 from kvquota_api.usage import EngineUsage, InForce, SyncRequest, UsageReport
+from kvquota_operator.reconcile.basis import PlanOf
 from kvquota_operator.reconcile.observed import InvalidSeen, Kind, Observed, Orphans, PodSeen, PoolKey, SecretSeen
 from kvquota_operator.reconcile.plan import EventWanted, Plan, SecretWanted
 
@@ -224,10 +225,12 @@ class Script:
     quota_statuses: dict[str, dict[str, Any]] = field(default_factory=dict)
     events: tuple[EventWanted, ...] = ()
     shown: list[Observed] = field(default_factory=list)
+    planners: list[PlanOf] = field(default_factory=list)
     also: Callable[[Observed], None] = lambda _: None
 
-    def __call__(self, observed: Observed, now: float, wall: datetime) -> Plan:
+    def __call__(self, observed: Observed, now: float, wall: datetime, plan_of: PlanOf) -> Plan:
         self.shown.append(observed)
+        self.planners.append(plan_of)
         self.also(observed)
         secret = observed.secret
         return Plan(

@@ -13,6 +13,7 @@ import yaml
 from aiohttp import ClientSession, web
 
 from kvquota_api import usage
+from kvquota_api.meta import PLAN_ANNOTATION
 from kvquota_api.pod_config import PodConfig, decode_config, decode_identity
 from kvquota_operator.__main__ import run
 from kvquota_operator.settings import Address, LeaseSettings, OperatorSettings
@@ -64,12 +65,17 @@ def quota(name: str, *, hard: int = 50, tenant: str = "", pool: str = "llama", *
     }
 
 
-def pod(name: str, *, app: str = "llama", sidecar: bool = True) -> Object:
+def pod(name: str, *, app: str = "llama", sidecar: bool = True, plan: str | None = None) -> Object:
+    """`plan`: the hash of that by which the webhook let it in; None: it was written by hand."""
     containers = [{"name": "vllm", "image": "engine"}] + ([{"name": "kvquota", "image": "sidecar"}] if sidecar else [])
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "labels": {"app": app}},
+        "metadata": {
+            "name": name,
+            "labels": {"app": app},
+            "annotations": {} if plan is None else {PLAN_ANNOTATION: plan},
+        },
         "spec": {"containers": containers},
     }
 
@@ -142,10 +148,18 @@ class World:
     async def add_pool(self, name: str = "llama", **spec: Any) -> None:
         await self.apply(pool(name, port=self.port, **spec))
 
-    async def add_pod(self, name: str, *, app: str = "llama", sidecar: bool = True) -> Sidecar:
+    async def add_pod(
+        self,
+        name: str,
+        *,
+        app: str = "llama",
+        sidecar: bool = True,
+        plan: str | None = None,
+        fake: FakePod | None = None,
+    ) -> Sidecar:
         """A running, ready pod at an address of its own, where its sidecar answers."""
-        await self.apply(pod(name, app=app, sidecar=sidecar))
-        there = self.sidecars[name] = Sidecar()
+        await self.apply(pod(name, app=app, sidecar=sidecar, plan=plan))
+        there = self.sidecars[name] = Sidecar(fake or FakePod())
         address = f"127.77.{self._network}.{len(self.sidecars)}"
         await self._listen(address, there)
         status = {

@@ -7,12 +7,29 @@ from typing import Any
 import pytest
 
 from bookkeeping import answered, ask, config, open_books, sample, share, streamed
+from injection_builders import target
 from kvquota_api.amounts import Blocks
+from kvquota_operator.injection.flags import engine_flags
 from kvquota_operator.planning.blocks import usable_blocks
 from kvquota_sidecar.ledger.asking import RankSample
 from kvquota_sidecar.ledger.books import Admitted, Books, EngineSample
 from kvquota_sidecar.refusals import Code
 from ledger_figures import free, outcome, plan, pool, refused
+
+
+@pytest.mark.parametrize(
+    ("kind", "flag"),
+    [
+        pytest.param("vLLM", "--kv-cache-memory-bytes", id="in bytes"),
+        pytest.param("SGLang", "--max-total-tokens", id="in tokens"),
+    ],
+)
+def test_capacity_cap(kind: str, flag: str) -> None:
+    given = target(model__maxModelLen=4096, engine__version=None, engine__plugin="Off", engine__type=kind)
+    assert given.kv is not None
+    words = engine_flags(given.pool.spec, given.kv)
+    each = given.kv.bytes_per_block if kind == "vLLM" else given.kv.block_tokens
+    assert int(words[words.index(flag) + 1]) == given.kv.cap_blocks * each
 
 
 @pytest.mark.parametrize(

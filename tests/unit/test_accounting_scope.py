@@ -10,8 +10,10 @@ from bookkeeping import admit, answered, ask, config, ended, open_books, sample,
 from kvquota_api.amounts import Blocks, Tokens
 from kvquota_api.pod_config import TenantShare
 from kvquota_api.quota import Share
+from kvquota_operator.planning.demand import Demand
 from kvquota_operator.planning.effective import EffectiveQuota
 from kvquota_operator.planning.granting import PodRoom, grant_shares
+from kvquota_operator.planning.holding import Holding, Holdings
 from kvquota_sidecar.ledger.books import Admitted, Cause
 from kvquota_sidecar.refusals import Code
 from ledger_figures import charged, end_the_victims, lent_out, outcome, pool, refused, running, tenant, waits
@@ -47,7 +49,7 @@ def quota(scope: str, **limits: Any) -> EffectiveQuota:
 def shares_of(scope: str, pods: int, **limits: Any) -> list[TenantShare]:
     """On each pod of 1000 blocks."""
     wanted = quota(scope, **limits)
-    divided = grant_shares([wanted], [PodRoom(Blocks(1000))] * pods, config(max_model_len=1600).kv, 85)
+    divided = grant_shares([wanted], [PodRoom(Blocks(1000), config(max_model_len=1600).kv)] * pods, 85)
     return [each.grants[wanted.tenant].share for each in divided]
 
 
@@ -106,6 +108,66 @@ def test_scope_shares__sequences_too_many_for_a_part_are_retried() -> None:
     assert "asks for 5 sequences (prompts times n)" in said.message
     assert "part of 3." in said.message
     assert refused(books, ask("search", 1, copies=7)).code == Code.REQUEST_EXCEEDS_KV_QUOTA
+
+
+def room(part: int, demand: Demand | None, held: int | None = None) -> PodRoom:
+    """A pod of 1000 blocks that has a part, and may hold more than that."""
+    held = part if held is None else held
+    holding = Holding(Blocks(held), held // 100, Blocks(part), part // 100)
+    demands = None if demand is None else {"inference/search": demand}
+    return PodRoom(
+        Blocks(1000), config(max_model_len=1600).kv, holdings=Holdings({"inference/search": holding}), demands=demands
+    )
+
+
+IDLE, BUSY, REFUSES = Demand(), Demand(Blocks(200), 2), Demand(Blocks(500), 5, refused_blocks=90, refused_sequences=90)
+
+
+@pytest.mark.parametrize(
+    ("rooms", "expected"),
+    [
+        pytest.param([(500, BUSY), (500, IDLE)], [500, 500], id="who finds room keeps its part"),
+        pytest.param([(500, REFUSES), (500, REFUSES)], [500, 500], id="who all ask for more have equal parts"),
+        pytest.param([(500, REFUSES), (500, BUSY)], [500, 400], id="others keep twice what they hold"),
+        pytest.param([(500, REFUSES), (500, IDLE)], [500, 125], id="or a fourth of an equal part"),
+        pytest.param([(500, REFUSES), (500, None)], [500, 500], id="a silent pod keeps what it has"),
+        pytest.param([(500, REFUSES), (400, BUSY)], [600, 400], id="who refused gets what is let go of"),
+        pytest.param([(500, REFUSES), (400, BUSY, 500)], [500, 400], id="and not before"),
+        pytest.param(
+            [(500, Demand(Blocks(300), 3, 9)), (500, IDLE)], [500, 500], id="who has room now asks for nothing"
+        ),
+        pytest.param([(900, Demand(Blocks(800), 8)), (100, REFUSES)], [500, 100], id="nobody has more for ever"),
+    ],
+)
+def test_scope_demand(rooms: list[Any], expected: list[int]) -> None:
+    wanted = quota("Pool", hard=Share(tokens=16_000), max_context_tokens=160)
+    divided = grant_shares([wanted], [room(*each) for each in rooms], 85)
+    assert [each.grants[wanted.tenant].share.hard_blocks for each in divided] == expected
+
+
+def test_scope_demand__a_guarantee_is_not_lent() -> None:
+    wanted = quota("Pool", soft=Share(tokens=4_800), hard=Share(tokens=16_000), max_context_tokens=160)
+    divided = grant_shares([wanted], [room(500, REFUSES), room(500, IDLE)], 85)
+    shares = [each.grants[wanted.tenant].share for each in divided]
+    assert [(each.soft_blocks, each.hard_blocks) for each in shares] == [(300, 500), (300, 300)]
+
+
+def test_scope_demand__sequences_follow_too() -> None:
+    wanted = quota("Pool", max_concurrent_requests=10)
+    divided = grant_shares([wanted], [room(500, REFUSES), room(500, IDLE)], 85)
+    sequences = [each.grants[wanted.tenant].share.max_concurrent_requests for each in divided]
+    assert sequences == [5, 1]
+
+
+def test_scope_demand__a_pod_that_was_refused_takes_the_place_of_one_that_nobody_uses() -> None:
+    wanted = quota("Pool", hard=Share(tokens=1_600))
+    used = Demand(admitted=1)
+    for first, expected in ((used, [100, 0]), (IDLE, [0, 0])):
+        rooms = [room(100, first), room(0, Demand(refused_blocks=1))]
+        divided = grant_shares([wanted], rooms, 85)
+        assert [each.grants[wanted.tenant].share.hard_blocks for each in divided] == expected
+    after = grant_shares([wanted], [room(0, IDLE), room(0, Demand(refused_blocks=1))], 85)
+    assert [each.grants[wanted.tenant].share.hard_blocks for each in after] == [0, 100]
 
 
 def test_shadow() -> None:

@@ -13,6 +13,8 @@ from kvquota_api.pod_config import DocumentError
 from kvquota_api.usage import (
     LONGEST_WORD,
     MAX_ACCOUNTS,
+    MAX_BLOCK_TOKENS,
+    MAX_BLOCKS,
     MAX_CODES,
     Counts,
     EngineUsage,
@@ -143,6 +145,8 @@ _BOUNDS = [
     pytest.param("inForce.configDigest", "d".__mul__, 64, id="characters of a config's digest"),
     pytest.param("inForce.identityDigest", "d".__mul__, 64, id="characters of an identity's digest"),
     pytest.param("epoch", "e".__mul__, 253, id="characters of an epoch"),
+    pytest.param("engine.blocks", int, MAX_BLOCKS, id="blocks of an engine"),
+    pytest.param("engine.blockTokens", int, MAX_BLOCK_TOKENS, id="tokens of a block"),
     pytest.param("pool.free", int, 2**63 - 1, id="blocks that are free"),
 ]
 

@@ -12,7 +12,7 @@ from kvquota_sidecar.channel.access import Token, is_near
 from kvquota_sidecar.channel.adoption import Documents, offer_config, offer_identity
 from kvquota_sidecar.proxy.head import Head, read_head
 from kvquota_sidecar.proxy.service import Ends
-from sidecar_rig import config, identity
+from sidecar_rig import SEARCH, config, identity, share
 
 OLD, OTHER = config(generation=5), config(generation=5, model="other")
 IN_FORCE = Documents(config=OLD, source="Channel")
@@ -100,10 +100,29 @@ def test_identity_is_judged_apart_from_the_config() -> None:
     assert offer_identity(refused, pod_config.encode(known), "File") == replace(IN_FORCE, identity=known)
 
 
+JUDGED_BY: dict[str, tuple[Documents, bool]] = {
+    "nothing": (Documents(), False),
+    "an identity": (Documents(identity=identity()), False),
+    "a config": (Documents(OLD), False),
+    "a config with an anonymous tenant among others": (Documents(config(anonymous_tenant=SEARCH)), False),
+    "a config of nobody": (Documents(config(tenants=())), False),
+    "a config whose only tenant everybody is": (
+        Documents(config(share(SEARCH, soft=1, hard=2), anonymous_tenant=SEARCH)),
+        True,
+    ),
+    "a config with one tenant who has a key": (Documents(config(share(SEARCH, soft=1, hard=2))), False),
+    "both": (Documents(OLD, identity()), True),
+}
+
+
+@pytest.mark.parametrize(("documents", "expected"), JUDGED_BY.values(), ids=JUDGED_BY)
+def test_requests_are_judged_once_it_can_be_told_whose_they_are(documents: Documents, expected: bool) -> None:
+    assert (documents.directory is not None) == expected
+
+
 def test_what_is_in_force_is_said_by_digest() -> None:
     known = identity()
     assert Documents().in_force() == InForce()
-    assert Documents().directory is None
     assert Documents(OLD, known, "File").in_force() == InForce(
         generation=5, config_digest=OLD.digest, identity_digest=known.digest, source="File"
     )

@@ -28,8 +28,10 @@ spec: {tenant: search, modelPoolRef: {name: pool}, scope: Pool, kv: {hard: {toke
 ENGINE = {"name": "vllm", "args": ["--model", "m"]}
 
 
-def pod(name: str, *, label: object = "true", **spec: Any) -> str:
-    meta = {"name": name, "labels": {"app": "x", "kvquota.dev/inject": label}}
+def pod(name: str, *, label: object = "true", plan: str | None = None, **spec: Any) -> str:
+    meta: dict[str, Any] = {"name": name, "labels": {"app": "x", "kvquota.dev/inject": label}}
+    if plan is not None:
+        meta["annotations"] = {"kvquota.dev/plan": plan}
     body = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": [ENGINE], **spec}}
     return yaml.safe_dump(body, sort_keys=False)
 
@@ -41,6 +43,19 @@ def render(folder: Path, capsys: pytest.CaptureFixture[str], *pods: str) -> tupl
     code = main(["render", "--manifests", str(folder), "--pod", "a"])
     printed = capsys.readouterr()
     return code, printed.out, printed.err.replace(f"{folder}/", "")
+
+
+def test_a_pod_of_another_plan_is_shown_with_that_of_the_manifests_and_that_is_said(tmp_path, capsys):
+    code, shown, _ = render(tmp_path, capsys, pod("a"))
+    plan = decode_config(shown).plan
+    assert (code, render(tmp_path, capsys, pod("a", plan=plan))) == (0, (0, shown, ""))
+    code, again, said = render(tmp_path, capsys, pod("a", plan="0" * 16))
+    assert (code, again) == (1, shown)
+    assert said == (
+        "1.yaml:1: error: Pod default/a: the annotation kvquota.dev/plan names the plan 0000000000000000, which the pod"
+        " keeps;"
+        f" the pool of these manifests has the plan {plan}, and shown is what a new pod would get\n"
+    )
 
 
 REFUSED = [

@@ -59,6 +59,26 @@ def test_turns_are_evenly_apart_after_a_burst_and_in_order() -> None:
     assert virtual_time.run(scene()) == ([0.0, 0.0, 0.0, 0.1, 0.2, 0.3], [0.0, 0.0, 0.0, 0.1])
 
 
+def test_a_burst_counts_as_part_of_its_second() -> None:
+    assert virtual_time.run(entries(Turns(5, burst=3, at_once=9), 8)) == [0.0, 0.0, 0.0, 0.2, 0.4, 1.0, 1.0, 1.0]
+
+
+def test_what_was_held_up_counts_in_the_second_in_which_it_is_done() -> None:
+    async def scene() -> list[float]:
+        turns, loop = Turns(5, burst=5, at_once=5), asyncio.get_running_loop()
+        start, done = loop.time(), []
+
+        async def write(seconds: float) -> None:
+            async with turns:
+                await asyncio.sleep(seconds)
+                done.append(round(loop.time() - start, 3))
+
+        await asyncio.gather(*(write(1.5 if number < 5 else 0.0) for number in range(12)))
+        return done
+
+    assert virtual_time.run(scene()) == [1.5] * 5 + [2.5] * 5 + [3.5] * 2
+
+
 def test_no_more_are_inside_than_may_be_and_one_that_gives_up_leaves_its_place() -> None:
     async def scene() -> list[float]:
         turns, loop = Turns(10, burst=9, at_once=1), asyncio.get_running_loop()

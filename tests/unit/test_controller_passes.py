@@ -67,6 +67,16 @@ def test_a_settled_pool_is_only_looked_at_and_asked() -> None:
     play(a_full_world(), story)
 
 
+def test_a_pool_is_planned_by_one_planner_in_all_of_its_passes() -> None:
+    async def story(world: World) -> None:
+        world.controller.touch(POOL)
+        await asyncio.sleep(4 * SETTINGS.sync_seconds)
+        assert len(world.script.planners) > 2
+        assert {id(each) for each in world.script.planners} == {id(world.script.planners[0])}
+
+    play(a_full_world(), story)
+
+
 def test_passes_come_with_the_period_when_nothing_wakes_them() -> None:
     async def story(world: World) -> None:
         world.controller.touch(POOL)

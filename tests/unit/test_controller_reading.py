@@ -231,6 +231,7 @@ def test_a_pool_that_parses() -> None:
     assert isinstance(stored.pool, ModelPool)
     assert (stored.key, stored.uid, stored.generation) == (PoolKey("inference", "llama"), "u-1", 3)
     assert (stored.status, stored.labels, stored.version) == ({"rung": "Normal"}, {"app": "llama"}, "7")
+    assert stored.pool.status is None  # it is kept as it is stored
 
 
 def test_a_pool_that_does_not_parse_keeps_what_can_be_read() -> None:
@@ -251,6 +252,7 @@ def test_a_quota_that_parses() -> None:
     assert isinstance(stored.quota, QuotaSeen)
     assert (stored.namespace, stored.name, stored.pool) == ("inference", "search", PoolKey("inference", "llama"))
     assert (stored.status, stored.generation, stored.version) == ({"state": "Ready"}, 3, "7")
+    assert stored.quota.quota.status is None  # it is kept as it is stored
 
 
 def test_a_quota_that_does_not_parse_still_belongs_to_its_pool() -> None:

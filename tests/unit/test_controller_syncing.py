@@ -5,10 +5,12 @@ import asyncio
 import msgspec
 import pytest
 
+import reconcile_builders as make
 import virtual_time
 from kvquota_api.pod_config import decode_config, decode_identity
 from kvquota_api.usage import InForce, SyncRequest, UsageReport
 from kvquota_operator.ports import ChannelError, PodTimeoutError, TokenNotYetError, TokenRefusedError
+from kvquota_operator.reading.reports import OTHERS_KEPT
 from kvquota_operator.reconcile.observed import ReportSeen
 from kvquota_operator.syncing import Conversation, Documents, PodMemory
 from operator_fakes import FakeChannel, FakePod, Journal, config, identity, pod, report
@@ -138,6 +140,21 @@ def test_a_conversation_says_digests_first_then_what_is_lacking() -> None:
 def test_a_conversation_with_a_pod_that_has_everything_is_one_question() -> None:
     lines, _, _ = hold(FakePod(in_force=HAS_BOTH))
     assert lines == ["sync pod-0"]
+
+
+class TalkativePod(FakePod):
+    """It tells of more tenants than are anybody's business."""
+
+    def answer(self, request: SyncRequest) -> UsageReport:
+        others = tuple(make.tenant_usage(f"other-{number}") for number in range(OTHERS_KEPT + 1))
+        return msgspec.structs.replace(super().answer(request), tenants=others)
+
+
+def test_a_conversation_keeps_no_more_of_a_report_than_is_of_interest() -> None:
+    _, memory, _ = hold(TalkativePod(in_force=HAS_BOTH))
+    assert memory.seen is not None
+    assert memory.seen.report is not None
+    assert len(memory.seen.report.tenants) == OTHERS_KEPT
 
 
 def test_a_sidecar_that_refuses_is_not_pressed_within_one_conversation() -> None:

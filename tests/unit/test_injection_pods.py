@@ -311,11 +311,14 @@ def test_a_pool_that_never_had_a_plan_holds_nobody_back_and_says_so() -> None:
 def test_the_last_valid_plan_holds_for_new_pods_too() -> None:
     durable = durable_configs()
     given = target_of(pool(**NO_FIT), None, durable)
-    assert given == Target(pool(**NO_FIT), durable[0].kv, "")
+    assert given == Target(pool(**NO_FIT), durable[0].kv, target().plan_hash)
     found = inject(pod(), given, IMAGE, CONFIG_MAP)
     assert isinstance(found, Allowed)
     assert engine_of(found)["args"][4:] == [*MOVED, *FLAGS]
 
 
 def test_what_engines_of_an_unknown_model_came_up_with_is_no_plan() -> None:
-    assert target_of(pool(**UNKNOWN), None, durable_configs()).kv is None
+    given = pool(**UNKNOWN)
+    assert target_of(given, None, durable_configs()) == Target(given, None, "-")
+    found = allowed(pod(), **UNKNOWN).pod["metadata"]["annotations"]
+    assert (found["kvquota.dev/injected"], found["kvquota.dev/plan"]) == ("llama-8b/-", "-")

@@ -22,9 +22,11 @@ def everything() -> bytes:
     vitals = Vitals(
         connections=1,
         connections_turned_away=1,
+        connections_made_room=1,
         engine_connections=1,
         running=1,
         draining=False,
+        configured=True,
         estimate_error=EstimateError(p50=0.1, p90=0.2, count=1),
         restarts={"hung": 1},
         handshakes_failed={"plaintext": 1},

@@ -42,12 +42,12 @@ def share(tenant="a", *, soft=0, hard=1_000, **fields):
 
 
 def room(usable=1_000, *, kept=()):
-    return PodRoom(Blocks(usable), tuple(kept))
+    return PodRoom(Blocks(usable), KV, tuple(kept))
 
 
 def shares_on(rooms, *quotas):
     """By pod, the shares on it, by tenant."""
-    granted = grant_shares(quotas, rooms, KV, 85)
+    granted = grant_shares(quotas, rooms, 85)
     return [{tenant: grant.share for tenant, grant in pod.grants.items()} for pod in granted]
 
 
@@ -154,20 +154,20 @@ def test_softs_above_the_limit_are_scaled_down_in_proportion():
         quota("b", soft=Share(percent=40)),
         quota("c", soft=Share(percent=70)),
     ]
-    (pod,) = grant_shares(quotas, [room()], KV, 85)
+    (pod,) = grant_shares(quotas, [room()], 85)
     given = {tenant: grant.share.soft_blocks for tenant, grant in pod.grants.items()}
     assert (given, pod.limit, pod.softs_asked) == ({"a": 300, "b": 200, "c": 350}, 850, 1_700)
 
 
 def test_softs_that_just_fit_are_given_as_asked():
     quotas = [quota("a", soft=Share(percent=60)), quota("b", soft=Share(percent=25))]
-    (pod,) = grant_shares(quotas, [room()], KV, 85)
+    (pod,) = grant_shares(quotas, [room()], 85)
     assert [grant.share.soft_blocks for grant in pod.grants.values()] == [600, 250]
 
 
 def test_a_shadow_tenant_takes_nothing_from_the_guarantees():
     quotas = [quota("a", soft=Share(percent=80)), quota("b", soft=Share(percent=80), enforcement="Shadow")]
-    (pod,) = grant_shares(quotas, [room()], KV, 85)
+    (pod,) = grant_shares(quotas, [room()], 85)
     assert [grant.share.soft_blocks for grant in pod.grants.values()] == [800, 0]
 
 
@@ -179,14 +179,14 @@ def test_a_kept_share_stays_as_it_was_beside_scaled_ones():
 
 def test_what_kept_shares_once_had_is_in_no_sum():
     kept = [share("old", soft=600, hard=5_000), share("older", soft=400, hard=5_000)]
-    (pod,) = grant_shares([quota("a", soft=Share(percent=10))], [room(kept=kept)], KV, 85)
+    (pod,) = grant_shares([quota("a", soft=Share(percent=10))], [room(kept=kept)], 85)
     found = {tenant: (grant.soft_asked, grant.share.soft_blocks) for tenant, grant in pod.grants.items()}
     assert found == {"a": (100, 0), "old": (510, 510), "older": (340, 340)}
     assert (pod.softs_asked, pod.softs_given) == (950, 850)
 
 
 def test_the_grant_says_what_was_asked_for():
-    (pod,) = grant_shares([quota(soft=Share(bytes=2_000_000), hard=Share(bytes=3_000_000))], [room()], KV, 85)
+    (pod,) = grant_shares([quota(soft=Share(bytes=2_000_000), hard=Share(bytes=3_000_000))], [room()], 85)
     grant = pod.grants["a"]
     assert (grant.soft_asked, grant.hard_asked, grant.share) == (2_000, 3_000, share(soft=850, hard=1_000))
 
@@ -222,7 +222,7 @@ def test_longest_request(context, blocks):
 
 def test_where_not_all_can_be_served_those_that_ran_come_before_those_that_did_not():
     held = Holdings({"a": Holding(Blocks(100), 1, Blocks(100), 1)})
-    rooms = [PodRoom(Blocks(1_000), (), held, has_run=has_run) for has_run in (False, True, True)]
+    rooms = [PodRoom(Blocks(1_000), KV, (), held, has_run=has_run) for has_run in (False, True, True)]
     wanted = quota(scope="Pool", hard=Share(tokens=4_784))
     assert parts(rooms, wanted) == [(0, 0, None), (0, 100, None), (0, 100, None)]
 
@@ -230,7 +230,7 @@ def test_where_not_all_can_be_served_those_that_ran_come_before_those_that_did_n
 def test_pods_that_are_alike_have_one_division():
     kept = share("old", soft=5)
     rooms = [room(), room(500), room(), room(kept=[kept]), room(kept=[kept])]
-    first, small, second, third, fourth = grant_shares([quota(soft=Share(percent=5))], rooms, KV, 85)
+    first, small, second, third, fourth = grant_shares([quota(soft=Share(percent=5))], rooms, 85)
     assert [first is second, third is fourth, small is first, third is first] == [True, True, False, False]
     assert [pod.shares for pod in (first, small, third)] == [
         (share(soft=50),),

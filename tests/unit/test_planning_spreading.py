@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvquota_operator.planning.spreading import equal_parts, pods_served
+from kvquota_operator.planning.spreading import filled, pods_served
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from kvquota_operator.planning.spreading import equal_parts, pods_served
     ],
 )
 def test_parts_of_a_total(total, rooms, parts):
-    assert equal_parts(total, rooms) == parts
+    assert filled(total, (rooms,)) == parts
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,8 @@ def test_parts_of_a_total(total, rooms, parts):
 )
 def test_pods_that_get_a_part(total, least, pods, served):
     assert pods_served(total, least, pods) == served
+
+
+def test_a_total_beyond_any_card_is_spread_too() -> None:
+    most = 2**63 - 1
+    assert filled(3 * most, [[most] * 2, [2 * most] * 2]) == (most + most // 2 + 1, most + most // 2)

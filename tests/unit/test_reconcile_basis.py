@@ -7,7 +7,8 @@ import pytest
 
 import reconcile_builders as make
 from kvquota_api.memory.blocks import LayerGroup
-from kvquota_api.pod_config import KvPlan, MediaCost, PoolRef
+from kvquota_api.pod_config import EarlierShare, KvPlan, MediaCost, PoolRef, sealed
+from kvquota_api.usage import MAX_BLOCKS
 from kvquota_operator.reconcile.measured import measured_plan
 
 TOO_LARGE = {"memory__kvPool": {"percent": 95}}
@@ -30,7 +31,8 @@ def test_an_invalid_plan_leaves_the_last_valid_one_in_force():
     assert plan.configs == tuple(before.configs.values())
     assert (status, reason) == ("False", "PartitionTooLarge")
     assert message.endswith(". The last valid plan stays in force: 18,432 blocks (294,912 tokens, 36 GiB on one GPU)")
-    assert not {"memory", "planHash", "capacity"} & set(plan.pool_status)
+    assert not {"memory", "capacity"} & set(plan.pool_status)
+    assert plan.pool_status["planHash"] == make.plan_hash(make.pool())
     assert plan.pool_status["kv"]["cap"] == {"blocks": 18_432, "tokens": 294_912}
 
 
@@ -99,6 +101,18 @@ def test_a_pool_that_does_not_parse_changes_nothing_at_all():
         " GiB on one GPU)",
     )
     assert plan.pool_status["observedGeneration"] == 4
+
+
+def test_of_a_pool_that_does_not_parse_no_pod_is_told_what_another_gave_back():
+    pods = (make.pod("a"), make.pod("b"))
+    quotas = make.seen(make.quota("search", kv={"hard": {"percent": 10}}))
+    before = stored(pods=pods, reports={}, quotas=quotas)
+    given_back = (EarlierShare(id="inference/search", hard_blocks=9_000),)
+    newest = msgspec.structs.replace(before.configs["uid-a"], generation=9, earlier=given_back)
+    other = before.configs["uid-b"]
+    reports = make.reported(make.report(in_force=make.in_force(other)), name="b")
+    found = replace(before, pool=make.unread_pool(), configs={"uid-a": sealed(newest)}, reports=reports)
+    assert make.reconcile(found, make.NOW, make.LATER).configs[1] == other
 
 
 def test_a_pool_that_never_parsed_configures_nothing():
@@ -227,3 +241,32 @@ def test_a_cost_of_media_asks_for_no_review_of_the_quotas():
         for changes in ({}, {"model__media": {"imageTokens": 576}})
     }
     assert len(hashes) == 1
+
+
+TINY = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "num_hidden_layers": 1,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "intermediate_size": 64,
+    "vocab_size": 1000,
+    "max_position_embeddings": 131_072,
+    "torch_dtype": "bfloat16",
+}
+
+
+def test_a_card_that_nobody_builds_has_a_plan_whose_sums_can_be_stated():
+    """A limit over forty pods of the smallest blocks on the largest cards that the API takes."""
+    pool = make.pool(
+        gpu={"memory": "8Ei", "count": 1024},
+        engine__parallelism={"data": 1024},
+        memory__kvPool={"percent": 90},
+        model__config={"inline": TINY},
+    )
+    pods = tuple(make.pod(f"llama-8b-{number}") for number in range(40))
+    plan = make.decided(pool=pool, pods=pods, reports={}, quotas=make.seen(make.quota("search", scope="Pool")))
+    assert {config.kv.cap_blocks for config in plan.configs} == {MAX_BLOCKS}
+    (share,) = plan.configs[0].tenants
+    assert share.whole_hard_blocks == 40 * 1024 * (MAX_BLOCKS - 1)

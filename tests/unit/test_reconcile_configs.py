@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 import reconcile_builders as make
-from kvquota_api.pod_config import PoolRef, sealed
+from kvquota_api.pod_config import PoolRef, encode, sealed
 from kvquota_api.usage import InForce
 
 
@@ -136,3 +136,50 @@ def test_what_the_pool_says_reaches_the_config():
 def test_configs_only_for_pods_that_count():
     pods = (make.pod("a"), make.pod("b", governed=False), make.pod("c", deleting=True))
     assert [config.pod.name for config in make.decided(pods=pods).configs] == ["a"]
+
+
+TWO_PODS = {"pods": (make.pod("llama-8b-0"), make.pod("llama-8b-1")), "reports": {}}
+SIZE = len(encode(make.decided().configs[0]))
+
+
+def test_a_config_that_just_fits_is_stored():
+    plan = make.decided(max_config_bytes=SIZE)
+    assert plan.configs == make.decided().configs
+    assert make.condition(plan.pool_status, "PodsGoverned")[:2] == ("True", "AllGoverned")
+
+
+def test_a_first_config_that_is_too_large_is_told_and_given_to_nobody():
+    plan = make.decided(max_config_bytes=SIZE - 1)
+    assert plan.configs == ()
+    assert make.condition(plan.pool_status, "PodsGoverned") == (
+        "False",
+        "ConfigTooLarge",
+        f"the config of a pod takes {-(-SIZE // 1024)} KiB, and a ConfigMap holds {(SIZE - 1) // 1024} KiB (llama-8b-0:"
+        " none is in force yet). Remove TenantQuotas of this pool, or give some of them a ModelPool with pods of its"
+        " own",
+    )
+
+
+def test_a_pod_keeps_the_last_config_that_fitted_and_nothing_else_is_held_back():
+    before = stored(quotas=make.seen(make.quota("search")))
+    wanted = replace(before, pods=TWO_PODS["pods"], quotas=make.example_quotas())
+    free = make.reconcile(wanted, make.NOW, make.WALL)
+    size = min(len(encode(config)) for config in free.configs)
+    plan = make.reconcile(replace(wanted, max_config_bytes=size - 1), make.NOW, make.WALL)
+    assert plan.configs == tuple(before.configs.values())
+    assert (plan.secret, plan.quota_statuses) == (free.secret, free.quota_statuses)
+    message = make.condition(plan.pool_status, "PodsGoverned")[2]
+    assert "(llama-8b-0: the last one that fitted stays in force; llama-8b-1: none is in force yet)" in message
+
+
+def test_what_was_stored_once_is_not_measured_again():
+    before = stored()
+    assert again(before, max_config_bytes=1) == next(iter(before.configs.values()))
+
+
+def test_a_copy_of_another_pool_does_not_stay():
+    ours = stored(quotas=make.seen(make.quota("search")))
+    other = {uid: msgspec.structs.replace(each, pool=PoolRef(namespace="inference", name="other"))
+             for uid, each in ours.configs.items()}  # fmt: skip
+    before = replace(ours, configs=other, max_config_bytes=10)
+    assert make.reconcile(before, make.NOW, make.WALL).configs == ()

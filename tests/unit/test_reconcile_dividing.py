@@ -3,9 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 import reconcile_builders as make
+from kvquota_api.usage import Counts
 from kvquota_operator.reconcile.observed import Observed
 from kvquota_operator.reconcile.reconcile import reconcile
 
@@ -140,3 +142,42 @@ def test_while_no_pod_has_run_all_have_parts() -> None:
         quotas=make.seen(make.quota("search", **(SPEC | {"scope": "Pool"}))), pods=PENDING[:4], reports={}
     )
     assert parts(first) == {f"p{place}": (250, None) for place in range(4)}
+
+
+def asking(observed: Observed, refused: dict[str, int], held: dict[str, int] | None = None) -> Observed:
+    """The same, with so many requests refused on these pods in ten minutes, and so much held."""
+    reports = dict(observed.reports)
+    for pod in observed.pods:
+        report = reports[pod.uid].report
+        assert report is not None
+        counts = Counts(rejected={"tenant_kv_quota_exceeded": refused.get(pod.name, 0)})
+        usage = make.tenant_usage("search", reserved=(held or {}).get(pod.name, 0), in_flight=1, recent=counts)
+        reports |= make.reported(msgspec.structs.replace(report, tenants=(usage,)), name=pod.name)
+    return replace(observed, reports=reports)
+
+
+def test_parts_follow_what_pods_refuse_and_stay_when_the_operator_starts_anew() -> None:
+    before = settled("a", "b", scope="Pool")
+    rush = asking(before, {"a": 50}, {"a": 480, "b": 60})
+    lowered = make.carried_out(rush, reconcile(rush, make.NOW, make.WALL))
+    assert parts(lowered) == {"a": (500, None), "b": (125, None)}, "b has yet to let go"
+    followed = asking(all_in_force(lowered), {"a": 50}, {"a": 480, "b": 60})
+    assert parts(followed) == {"a": (875, None), "b": (125, None)}
+    after = all_in_force(make.carried_out(followed, reconcile(followed, make.NOW, make.WALL)))
+    quiet = asking(after, {}, {})
+    for anew in (quiet, replace(quiet, reports={})):
+        assert parts(anew) == {"a": (875, None), "b": (125, None)}
+
+
+def test_a_part_on_its_way_from_pod_to_pod_is_in_the_status_all_the_time() -> None:
+    rush = asking(settled("a", "b", scope="Pool"), {"a": 50}, {"a": 480, "b": 60})
+    assert sum(hard for hard, _ in parts(rush).values()) < 1_000
+    [status] = reconcile(rush, make.NOW, make.WALL).quota_statuses.values()
+    assert status["hard"]["blocks"] == 1_000
+
+
+def test_a_report_that_is_old_says_nothing_of_demand() -> None:
+    rush = asking(settled("a", "b", scope="Pool"), {"a": 50})
+    old = {uid: replace(seen, received_at=make.NOW - 60) for uid, seen in rush.reports.items()}
+    assert parts(replace(rush, reports=rush.reports | {"uid-b": old["uid-b"]})) == {"a": (500, None), "b": (500, None)}
+    assert parts(replace(rush, reports=rush.reports | {"uid-a": old["uid-a"]})) == {"a": (500, None), "b": (500, None)}

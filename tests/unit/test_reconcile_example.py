@@ -73,6 +73,7 @@ def test_the_config_of_one_pod():
             api_key_header="Authorization",
             authorization="Forward",
             enforcement="Enforce",
+            plan=make.plan_hash(make.pool()),
         )
     )
 

@@ -7,7 +7,8 @@ import pytest
 
 import reconcile_builders as make
 from kvquota_api.amounts import Blocks
-from kvquota_api.pod_config import MAX_TENANTS, EarlierShare, PodConfig, TenantShare
+from kvquota_api.memory.blocks import LayerGroup
+from kvquota_api.pod_config import MAX_TENANTS, EarlierShare, KvPlan, PodConfig, TenantShare
 from kvquota_api.usage import InForce
 from kvquota_operator.planning.holding import NOTHING, UNLIMITED, Holding, Holdings
 from kvquota_operator.reconcile.holdings import earlier_shares, holdings_of
@@ -16,6 +17,11 @@ from kvquota_operator.reconcile.reconcile import reconcile
 
 SEARCH = "inference/search"
 USABLE = Blocks(1_000)
+KV = make.decided().configs[0].kv
+OF_HALF_THE_MEMORY = msgspec.structs.replace(KV, bytes_per_block=KV.bytes_per_block // 2)
+OF_HALF_THE_TOKENS = msgspec.structs.replace(
+    KV, block_tokens=8, groups=(LayerGroup(kind="Full", block_tokens=8),), bytes_per_block=KV.bytes_per_block * 3
+)
 ANY = Holding(USABLE, UNLIMITED, USABLE, UNLIMITED)
 
 
@@ -120,7 +126,22 @@ ENDLESS = EarlierShare(id=SEARCH, hard_blocks=40)
 def test_what_a_pod_may_hold(
     pod: LivePod, durable: PodConfig | None, attempt: PodConfig | None, expected: Holding
 ) -> None:
-    assert holdings_of(pod, durable, attempt, USABLE).of(SEARCH) == expected
+    assert holdings_of(pod, durable, attempt, KV, USABLE).of(SEARCH) == expected
+
+
+@pytest.mark.parametrize(
+    ("kv", "expected"),
+    [
+        pytest.param(KV, holding(300, 8, given=100), id="its own plan"),
+        pytest.param(OF_HALF_THE_MEMORY, holding(600, 8, given=100), id="blocks of half the memory: twice as many"),
+        pytest.param(OF_HALF_THE_TOKENS, holding(600, 8, given=33), id="blocks of half the tokens: twice as many"),
+    ],
+)
+def test_a_copy_of_another_plan_holds_the_most_that_its_blocks_may_be_and_gives_the_least(
+    kv: KvPlan, expected: Holding
+) -> None:
+    earlier = copy(100, earlier=(EarlierShare(id=SEARCH, hard_blocks=300, max_concurrent_requests=8),))
+    assert holdings_of(SILENT, earlier, None, kv, USABLE).of(SEARCH) == expected
 
 
 @pytest.mark.parametrize(

@@ -46,11 +46,11 @@ def engine(**fields):
             (
                 "False",
                 "EarlierPlan",
-                "the engine of pod llama-8b-0 was started by an earlier plan and came up with 9,216 blocks, planned are"
-                " 18,432 blocks (294,912 tokens, 36 GiB on one GPU); quotas hold on the smaller. Roll the pods out"
-                " again (kubectl rollout restart), so that they are started by the plan in force",
+                "pod llama-8b-0 has 9,216 blocks (147,456 tokens, 36 GiB on one GPU) by an earlier plan, with which the"
+                " engine was started; planned are now 18,432 blocks (294,912 tokens, 36 GiB on one GPU). On each pod"
+                " quotas hold by its own plan: roll the pods out again (kubectl rollout restart)",
             ),
-            id="a pod of an earlier plan",
+            id="a pod of an earlier plan that no copy tells any more",
         ),
         pytest.param(
             {"pods": (make.pod(plan="0" * 16),), **engine(block_tokens=32)},

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 import reconcile_builders as make
+from kvquota_api.memory.plan import plan_pool
 from kvquota_api.usage import Counts, EngineRecent, InForce, Rejected
-from kvquota_operator.reconcile import basis
 from kvquota_operator.reconcile.observed import PoolClaim
 from kvquota_operator.reconcile.pool_conditions import HOW_TO_GOVERN
 
@@ -35,10 +35,11 @@ def test_a_plan_that_fits():
     assert (status, reason, message.startswith(PLANNED), "Assumed: " in message) == ("True", "Planned", True, True)
 
 
-def test_a_plan_that_assumes_nothing_says_so_by_silence(monkeypatch):
-    plan_pool = basis.plan_pool
-    monkeypatch.setattr(basis, "plan_pool", lambda *given: replace(plan_pool(*given), assumptions=()))
-    assert condition("PlanValid") == ("True", "Planned", PLANNED)
+def test_a_plan_that_assumes_nothing_says_so_by_silence():
+    plan = make.reconcile(
+        make.observed(), make.NOW, make.WALL, lambda *given: replace(plan_pool(*given), assumptions=())
+    )
+    assert make.condition(plan.pool_status, "PlanValid") == ("True", "Planned", PLANNED)
 
 
 @pytest.mark.parametrize(

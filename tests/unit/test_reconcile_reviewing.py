@@ -81,7 +81,8 @@ def test_a_change_of_the_plan_asks_for_a_review_with_what_changes():
         "PlanChanged",
         "the model, its types, its context or its parallelism changed, and 2 quotas were not reviewed since: edit what"
         " should change, or accept it as it is with `kubectl annotate kvmp llama-8b --overwrite"
-        f" kvquota.dev/reviewed-plan={HASH['new']}`. Meanwhile they hold by the new plan."
+        f" kvquota.dev/reviewed-plan={HASH['new']}`. Meanwhile they hold on each pod by the"
+        " plan that it was started with."
         " batch: soft 1,250 blocks (20,000 tokens) -> 1,250 blocks (20,000 tokens),"
         " hard 4,096 blocks (65,536 tokens) -> 8,192 blocks (131,072 tokens);"
         " search: soft 7,372 blocks (117,952 tokens) -> 14,745 blocks (235,920 tokens),"

@@ -139,6 +139,35 @@ TOO_MUCH = [
         "16386 fields in all its objects and at most 16384",
         id="fields within",
     ),
+    pytest.param(
+        COMPLETION,
+        b'{"prompt":"a","x":%s}' % listed(16_000, b'{"a":"b"}'),
+        None,
+        "16002 objects and lists",
+        id="small objects in a field that no engine knows",
+    ),
+    pytest.param(
+        CHAT,
+        b'{"messages":[],"x":%s,"y":{"a":1,"a":2}}' % listed(6000, b'{"a":"b"}'),
+        None,
+        "an object names a key twice",
+        id="a second key where there is too much to look at each",
+    ),
+    pytest.param(
+        CHAT,
+        b'{"messages":[],"x":%s%s' % (listed(6000, b'{"a":"b"}'), b"".join(b',"%d":1' % at for at in range(300)))
+        + b"}",
+        None,
+        "302 fields at the top and at most 256",
+        id="fields at the top beside so much",
+    ),
+    pytest.param(
+        CHAT,
+        b'{"messages":[],"x":%s,"y":%s}' % (listed(6000, b'{"a":"b"}'), b"[" * 200 + b"]" * 200),
+        None,
+        "more than 128 levels deep",
+        id="levels beside so much",
+    ),
     pytest.param(CHAT, b'{"messages":%s}' % listed(50_000, b"{}"), None, "50002 objects and lists", id="empty objects"),
     pytest.param(COMPLETION, b'{"prompt":%s}' % listed(50_000, b"[]"), None, "objects and lists", id="empty lists"),
     pytest.param(COMPLETION, b'{"prompt":%s}' % listed(66_000, b'""'), None, "66001 strings", id="empty strings"),
@@ -150,8 +179,8 @@ TOO_MUCH = [
         id="strings that end in escapes",
     ),
     pytest.param(CHAT, b'{"messages":%s}' % listed(66_000, b"null"), None, "65999 values", id="nulls"),
-    pytest.param(COMPLETION, b'{"prompt":%s}' % listed(66_000, b"-1"), None, "at most 65536", id="negative numbers"),
-    pytest.param(COMPLETION, b'{"prompt":[[1],%s]}' % listed(66_000, b"1.5"), None, "65536", id="halves"),
+    pytest.param(COMPLETION, b'{"prompt":%s}' % listed(66_000, b"-1"), None, "at most 32768", id="negative numbers"),
+    pytest.param(COMPLETION, b'{"prompt":[[1],%s]}' % listed(66_000, b"1.5"), None, "32768", id="halves"),
     pytest.param(CHAT, b'{"messages":%s}' % listed(66_000, b"7"), "messages[0]", "Expected `object`", id="numbers"),
 ]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kvquota_sidecar.proxy.metering import MAX_FRAME_BYTES, StreamMeter, Usage, usage_of_json
+from kvquota_sidecar.proxy.metering import MAX_FRAME_BYTES, StreamMeter, Usage, read_plain
 
 
 def event(**fields: Any) -> bytes:
@@ -228,4 +228,4 @@ PLAIN: dict[str, tuple[bytes, Usage | None]] = {
 
 @pytest.mark.parametrize(("body", "usage"), PLAIN.values(), ids=PLAIN)
 def test_usage_of_a_plain_answer(body: bytes, usage: Usage | None) -> None:
-    assert usage_of_json(body) == usage
+    assert read_plain(body).usage == usage

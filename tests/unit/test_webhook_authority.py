@@ -220,6 +220,18 @@ async def test_an_authority_is_followed_while_the_process_runs() -> None:
 
 
 @pytest.mark.usefixtures("quick")
+async def test_it_is_known_when_the_own_certificate_ends() -> None:
+    clock, ready = Clock(), asyncio.Event()
+    own = OwnCertificates(cast("Api", Stored()), clock, ServiceName("home", "webhook"), lifetimes=LIFETIMES)
+    assert own.until is None
+    keeping = asyncio.create_task(own.keep(server_context(), ready))
+    await asyncio.wait_for(ready.wait(), 10)
+    keeping.cancel()
+    assert own.until is not None
+    assert abs(own.until - clock.now() - LIFETIMES.certificate) < timedelta(minutes=1)
+
+
+@pytest.mark.usefixtures("quick")
 async def test_replicas_that_start_together_have_one_authority() -> None:
     stored = Stored()
     one, other = Replica(stored, Clock()), Replica(stored, Clock())
@@ -263,17 +275,20 @@ async def test_a_folder_is_read_again_when_its_certificate_is_renewed(
 ) -> None:
     monkeypatch.setattr("kvquota_operator.adapters.certificates.FOLDER_SECONDS", 0.02)
     now, context, ready = datetime.now(UTC), server_context(), asyncio.Event()
-    keeping = asyncio.create_task(FolderCertificates(tmp_path).keep(context, ready))
+    certificates = FolderCertificates(tmp_path)
+    keeping = asyncio.create_task(certificates.keep(context, ready))
     try:
         await asyncio.sleep(0.1)
-        assert not ready.is_set()
-        for _ in range(2):
+        assert (ready.is_set(), certificates.until) == (False, None)
+        for days in (0, 1):
+            now += timedelta(days=days)
             authority = next_authority(None, "webhook", now, LIFETIMES)
             signed = sign(authority, [SERVICE], now, LIFETIMES)
             (tmp_path / "tls.key").write_bytes(signed.key)
             (tmp_path / "tls.crt").write_bytes(signed.certificate)
             async with asyncio.timeout(10):
                 await ready.wait()
+                await _until(lambda now=now: certificates.until == (now + LIFETIMES.certificate).replace(microsecond=0))
                 await _until_shown(context, authority.bundle)
     finally:
         keeping.cancel()

@@ -48,6 +48,11 @@ log = logging.getLogger(__name__)
 class Certificates(Protocol):
     """Keeps `context` good for the webhook's name, until cancelled; sets `ready` when it is for the first time."""
 
+    @property
+    def until(self) -> datetime | None:
+        """When the certificate that is shown ends, UTC; None before there is one."""
+        ...
+
     async def keep(self, context: ssl.SSLContext, ready: asyncio.Event) -> None: ...
 
 
@@ -71,6 +76,10 @@ class OwnCertificates:
         self._names = [f"{service.name}.{service.namespace}.svc", *([host] if host else [])]
         self._lifetimes = lifetimes or Lifetimes()
         self._shown: tuple[Authority, x509.Certificate] | None = None
+
+    @property
+    def until(self) -> datetime | None:
+        return None if self._shown is None else self._shown[1].not_valid_after_utc
 
     async def keep(self, context: ssl.SSLContext, ready: asyncio.Event) -> None:
         pause = FIRST_RETRY_SECONDS
@@ -140,13 +149,18 @@ class FolderCertificates:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._shown: Signed | None = None
+        self._until: datetime | None = None
+
+    @property
+    def until(self) -> datetime | None:
+        return self._until
 
     async def keep(self, context: ssl.SSLContext, ready: asyncio.Event) -> None:
         told_of = ""
         while True:
             try:
                 self._look(context)
-            except (OSError, ssl.SSLError) as error:
+            except (OSError, ssl.SSLError, ValueError) as error:
                 if str(error) != told_of:
                     told_of = str(error)
                     log.warning(
@@ -163,6 +177,7 @@ class FolderCertificates:
         found = Signed((self._folder / "tls.crt").read_bytes(), (self._folder / "tls.key").read_bytes())
         if found != self._shown:
             load(context, found)
+            self._until = x509.load_pem_x509_certificates(found.certificate)[0].not_valid_after_utc
             self._shown = found
 
 

@@ -18,6 +18,7 @@ from kvquota_operator.ports import (
     PodUnreachableError,
     TokenRefusedError,
 )
+from kvquota_operator.reading.reports import read_report
 from kvquota_operator.reconcile.observed import PodSeen
 
 TIMEOUT_SECONDS: Final = 2.0  # a sidecar answers from memory, in milliseconds; a pass waits for the slowest pod
@@ -129,6 +130,6 @@ def _report(answer: Answer) -> UsageReport:
     if answer.status != 200:
         raise BadAnswerError(f"the sidecar answered {answer.status} to a sync")
     try:
-        return usage.decode_report(answer.body)
+        return read_report(answer.body)
     except DocumentError as error:
         raise BadAnswerError(f"the sidecar's report cannot be read: {error}") from error

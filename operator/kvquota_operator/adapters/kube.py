@@ -28,6 +28,7 @@ from kvquota_operator.logs import told
 from kvquota_operator.ports import Clock, ClusterError, NotOursError, VanishedError
 from kvquota_operator.reading.objects import StoredPool, read_model_config
 from kvquota_operator.reading.secrets import jwks_ref, read_key_set, secret_refs
+from kvquota_operator.reconcile.manifests import MAX_CONFIG_BYTES
 from kvquota_operator.reconcile.observed import (
     InvalidSeen,
     KeyFound,
@@ -133,6 +134,7 @@ class KubeCluster:
             secret=secret,
             jwks=await self._jwks(stored, keys),
             model_config=await self._model_config(stored),
+            max_config_bytes=MAX_CONFIG_BYTES,
         )
 
     async def orphans(self, pool: PoolKey) -> Orphans:

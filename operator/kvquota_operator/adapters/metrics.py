@@ -16,7 +16,8 @@ _PASS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 class Vitals:
     """How the operator is at the moment; None where there is nothing to say. Ages in seconds.
 
-    `watch_ages`: by plural, since the API server last said something of the most silent watch.
+    `watch_ages`: by plural, since the API server last said something of the most silent watch. `certificate_until`: Unix
+    seconds.
     """
 
     leading: bool
@@ -25,6 +26,7 @@ class Vitals:
     longest_pass: float = 0.0
     oldest_report: float | None = None
     watch_ages: Mapping[str, float] = field(default_factory=dict)
+    certificate_until: float | None = None
 
 
 class OperatorMetrics:
@@ -46,7 +48,7 @@ class OperatorMetrics:
         )
         self._failed = Counter(
             "kvquota_operator_errand_failures",
-            "Things that failed and were tried again, by kind and reason.",
+            "Things that failed and were tried again, by kind and reason; a Pass fails by a Bug only.",
             ["kind", "reason"],
             registry=registry,
         )
@@ -124,6 +126,11 @@ class _Gauges(Collector):
             "kvquota_operator_oldest_report_seconds",
             "Age of the report of the pod that was silent for longest, of those that ever reported.",
             now.oldest_report,
+        )
+        yield GaugeMetricFamily(
+            "kvquota_operator_webhook_certificate_expiry_seconds",
+            "Unix time at which the certificate that the webhook shows ends.",
+            now.certificate_until,
         )
         ages = GaugeMetricFamily(
             "kvquota_operator_watch_age_seconds",

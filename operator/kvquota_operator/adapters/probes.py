@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 from aiohttp import web
@@ -25,13 +26,21 @@ LONGEST_PASS_SECONDS: Final = 120.0  # every wait in a pass is bounded; all boun
 class Health:
     """`longest_pass`: seconds since the oldest unfinished pass began. `stillness`: since the stillest watch did
     anything, if only try in vain: a server that is away is no fault of this process. `ready`: set once the objects are
-    known. `webhook_ready`: set once the webhook answers; None where there is none.
+    known. `webhook_ready`: set once the webhook answers; None where there is none. `certificate_until`: when the
+    certificate that it shows ends, None where it shows none; `now`: the time, both UTC.
     """
 
     longest_pass: Callable[[], float]
     stillness: Callable[[], float]
     ready: asyncio.Event
     webhook_ready: asyncio.Event | None = None
+    certificate_until: Callable[[], datetime | None] = lambda: None
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    def ended(self) -> datetime | None:
+        """When the webhook's certificate ended, where it did."""
+        until = self.certificate_until()
+        return until if until is not None and until <= self.now() else None
 
 
 @asynccontextmanager
@@ -62,6 +71,13 @@ def _application(health: Health, registry: CollectorRegistry) -> web.Application
             return web.Response(status=503, text="the pools and quotas have not been listed yet\n")
         if health.webhook_ready is not None and not health.webhook_ready.is_set():
             return web.Response(status=503, text="the webhook has no certificate yet\n")
+        ended = health.ended()
+        if ended is not None:
+            return web.Response(
+                status=503,
+                text=f"the webhook's certificate ended at {ended.isoformat()}: no API server believes it, so no pod that"
+                " asks for the sidecar is created. The log says why there is no newer one\n",
+            )
         return web.Response(text="ok\n")
 
     async def metrics(_: web.Request) -> web.Response:

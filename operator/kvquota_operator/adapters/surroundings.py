@@ -15,6 +15,7 @@ from kvquota_operator.adapters.watch import Collection, Mirror
 from kvquota_operator.ports import Clock, ClusterTimeoutError, ConflictError, NotOursError
 from kvquota_operator.reading.objects import StoredPool
 from kvquota_operator.reading.pods import PodRecord, query, read_pod, selects
+from kvquota_operator.reading.sharing import Sharing
 from kvquota_operator.reconcile.configs import has_parts
 from kvquota_operator.reconcile.manifests import config_from_configmap, config_map, is_ours, pool_label
 from kvquota_operator.reconcile.observed import PodSeen, PoolClaim
@@ -72,6 +73,7 @@ class Surroundings:
         self._configs: Mirror[StoredConfig] | None = None
         self._copies: dict[tuple[str, str], StoredConfig] = {}
         self._expected: dict[str, PodConfig] = {}
+        self._sharing = Sharing()
         self._running: dict[str, asyncio.Task[None]] = {}
 
     def follow(self, stored: StoredPool) -> None:
@@ -82,7 +84,7 @@ class Surroundings:
         if pods.selector and (self._pods is None or self._pods.collection != pods):
             self._pods = self._start("pods", pods, read_pod, self._told)
         if self._configs is None:
-            self._configs = self._start("configmaps", configs, _read_config, self._config_replaced)
+            self._configs = self._start("configmaps", configs, self._read_config, self._config_replaced)
 
     def stop(self) -> None:
         """End the watches."""
@@ -149,6 +151,15 @@ class Surroundings:
                 raise NotOursError(_in_the_way(there, config.pod)) from None
             return await self._api.apply(path, _over(body, there["metadata"]["resourceVersion"]))
 
+    def _read_config(self, body: Json) -> StoredConfig | None:
+        """A copy that is as it was written is that very config, and others have their parts in common."""
+        copy = _copy_in(body)
+        if copy is None or copy.config is None:
+            return copy
+        expected = self._expected.get(copy.pod)
+        config = expected if copy.config == expected else self._sharing.shared(copy.config)
+        return replace(copy, config=config)
+
     def _config_replaced(self, before: StoredConfig | None, after: StoredConfig | None) -> None:
         if before is not None:
             self._copies.pop((before.pod, before.name), None)
@@ -203,7 +214,7 @@ class Surroundings:
         return mirror
 
 
-def _read_config(body: Json) -> StoredConfig | None:
+def _copy_in(body: Json) -> StoredConfig | None:
     """None where the object is not the durable copy of the pod that owns it, whatever its label says."""
     meta = body["metadata"]
     for owner in meta.get("ownerReferences") or []:

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -67,7 +68,7 @@ class Injector:
         first, *others = pools
         if isinstance(first.pool, InvalidSeen):
             return Refused(f"ModelPool {first.key.name} selects the pod and cannot be read: {first.pool.message}")
-        outcome = inject(review.pod, await self._target(first.pool), self._image, review.config_map)
+        outcome = inject(review.pod, await self._target(first.pool, first.status), self._image, review.config_map)
         if isinstance(outcome, Allowed) and others:
             conflict = f"ModelPool {others[0].key.name} selects the pod too: the older {first.key.name} governs it"
             return Allowed(outcome.pod, (*outcome.warnings, conflict))
@@ -77,19 +78,23 @@ class Injector:
         bodies, _ = await self._api.list(object_path(KVQUOTA, namespace, "modelpools"))
         return [read_pool(body) for body in bodies]
 
-    async def _target(self, pool: ModelPool) -> Target:
-        """The last valid plan is only in the durable copies: these are read where there is no other."""
+    async def _target(self, pool: ModelPool, status: Mapping[str, Any]) -> Target:
+        """The last valid plan is only in the durable copies: these are read where there is no other, until one has the
+        plan that the status names."""
         model_config = await self._model_config(pool)
         target = target_of(pool, model_config, ())
         if target.kv is not None or not keeps_last_plan(pool, model_config):
             return target
         collection = object_path(CORE, pool.metadata.namespace, "configmaps")
         selector = f"{POOL_LABEL}={pool_label(pool.metadata.name)}"
+        any_valid: Target | None = None
         async for bodies, _ in self._api.pages(collection, selector, COPIES_AT_ONCE):
-            target = target_of(pool, model_config, _configs(bodies))
-            if target.kv is not None:
-                break
-        return target
+            found = target_of(pool, model_config, _configs(bodies), status)
+            if found.plan_hash == status.get("planHash"):
+                return found
+            if any_valid is None and found.kv is not None:
+                any_valid = found
+        return any_valid or target
 
     async def _model_config(self, pool: ModelPool) -> Mapping[str, Any] | None:
         ref = pool.spec.model.config.config_map_ref
@@ -109,6 +114,11 @@ class Webhook:
         self._context = server_context()
         self.ready = asyncio.Event()
         self._at_once = asyncio.Semaphore(REVIEWS_AT_ONCE)
+
+    @property
+    def certificate_until(self) -> datetime | None:
+        """When the certificate that is shown ends, UTC; None before there is one."""
+        return self._certificates.until
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:

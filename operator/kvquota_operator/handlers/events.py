@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import kopf
 
 from kvquota_api.meta import GROUP, VERSION
 from kvquota_operator.reconcile.observed import Kind
+
+LOGIN_AGAIN_SECONDS: Final = 5.0  # a token or a kubeconfig that is being replaced is there again in a moment
 
 Deliver = Callable[[Kind, str | None, dict[str, Any]], None]
 Login = Callable[[], Awaitable[kopf.ConnectionInfo]]
@@ -30,7 +32,7 @@ class HandlerDeps:
 def register(registry: kopf.OperatorRegistry, deps: HandlerDeps) -> None:
     """Add all handlers of the operator to `registry`."""
 
-    @kopf.on.login(registry=registry)
+    @kopf.on.login(registry=registry, backoff=LOGIN_AGAIN_SECONDS)
     async def login(**_: Any) -> kopf.ConnectionInfo:
         return await deps.login()
 

@@ -2,41 +2,45 @@
 
 It runs in a thread and a loop of its own: at its end it cancels every task of its loop, and in the main thread it takes
 over the process's signals, neither of which is its business where the operator runs inside another program.
+
+kopf tries again after errors of the server and of the connection, and after 403 and 429. Every other refusal of a
+watch ends it (401 for a token that is still the same, 404, 409, 410, 422), and so does an answer that it cannot read.
+None of this is a reason for the operator to end: it leads, and has watches of its own for everything else.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from typing import Any, Final
 
 import kopf
 
+from kvquota_operator.handlers.apart import apart
 from kvquota_operator.handlers.events import HandlerDeps, register
+from kvquota_operator.handlers.restarting import LASTING_SECONDS, doubling, restarting
+from kvquota_operator.ports import Clock, ForbiddenError, NotServedError
 
 INACTIVITY_SECONDS: Final = 70.0
+FIRST_BACKOFF_SECONDS: Final = 1.0
 LONGEST_BACKOFF_SECONDS: Final = 15.0
+ENDING_SECONDS: Final = 3.0  # kopf gives its watchers 2 s
 CLOSING_SECONDS: Final = 0.1  # a closed TLS connection still exchanges its last messages, for which the loop must run
-STOP_SECONDS: Final = 15.0  # kopf gives its tasks 5 s to end, and its watchers 2 s
-
-
-class WatchingEndedError(RuntimeError):
-    """kopf ended by itself: nobody tells of changes any more."""
+UNWATCHED_SECONDS: Final = LASTING_SECONDS  # so that an API server that is away all the time is nothing to give up for
+STOP_SECONDS: Final = 15.0  # more than all of this together
+WATCHER: Final = "watcher for "  # how kopf names the task of one watch
 
 
 class ForEver:
     """Waiting times between tries that do not run out: 1, 2, 4, 8, then 15 seconds each.
 
-    With a list of them kopf ends after the last, and an API server that is away for ten minutes would restart the
-    operator instead of finding it waiting.
+    With a list of them kopf ends after the last, and an API server that is away for ten minutes would end it again and
+    again instead of finding it waiting.
     """
 
     def __iter__(self) -> Iterator[float]:
-        seconds = 1.0
-        while True:
-            yield min(seconds, LONGEST_BACKOFF_SECONDS)
-            seconds = min(2 * seconds, LONGEST_BACKOFF_SECONDS)
+        return doubling(FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS)
 
 
 def kopf_settings() -> kopf.OperatorSettings:
@@ -55,6 +59,8 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.watching.connect_timeout = 10
     settings.networking.request_timeout = 30
     settings.networking.error_backoffs = ForEver()
+    # By default it kills the process ten minutes after it began to end, if it has not come to its end by then.
+    settings.process.ultimate_exiting_timeout = None
     # Only `on.event` is used, so kopf never patches an object; should that change, not in the status, which has one
     # writer and a schema that would prune it.
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix="operator.kvquota.dev")
@@ -63,56 +69,83 @@ def kopf_settings() -> kopf.OperatorSettings:
 
 
 class Framework:
-    """One run of kopf over `namespaces` (none: all of the cluster)."""
+    """kopf over `namespaces` (none: all of the cluster). `restarted` is told the reason whenever it is begun anew."""
 
-    def __init__(self, namespaces: tuple[str, ...], deps: HandlerDeps) -> None:
+    def __init__(
+        self, namespaces: tuple[str, ...], deps: HandlerDeps, clock: Clock, *, restarted: Callable[[str], None]
+    ) -> None:
         self._namespaces = namespaces
         self._deps = deps
-        self._stop: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
-        self._stopping = False
+        self._clock = clock
+        self._restarted = restarted
 
     async def run(self, ready: asyncio.Event) -> None:
-        """Run until cancelled; sets `ready` when the watches start. Raises WatchingEndedError, or what ended kopf."""
-        loop = asyncio.get_running_loop()
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="kopf") as thread:
-            work = loop.run_in_executor(thread, lambda: asyncio.run(self._kopf(loop, ready)))
-            try:
-                await asyncio.shield(work)
-            except asyncio.CancelledError:
-                self._ask_to_stop()
-                await asyncio.wait([work], timeout=STOP_SECONDS)
-                raise
-        raise WatchingEndedError("kopf ended without an error; the operator ends too, to be started again")
+        """Run until cancelled; sets `ready` when the watches start for the first time. Raises WatchingEndedError."""
+        work = partial(self._kopf, asyncio.get_running_loop(), ready)
+        await restarting(partial(apart, work, stop_seconds=STOP_SECONDS), self._clock, restarted=self._restarted)
 
-    def _ask_to_stop(self) -> None:
-        self._stopping = True
-        if self._stop is not None:
-            loop, flag = self._stop
-            loop.call_soon_threadsafe(flag.set)
-
-    async def _kopf(self, home: asyncio.AbstractEventLoop, ready: asyncio.Event) -> None:
-        stop, started = asyncio.Event(), asyncio.Event()
-        self._stop = (asyncio.get_running_loop(), stop)
-        if self._stopping:
-            return
+    async def _kopf(self, home: asyncio.AbstractEventLoop, ready: asyncio.Event, stop: asyncio.Event) -> None:
+        """One life of kopf: until `stop` is set, or one of its tasks ends. Raises what that ended with."""
+        asyncio.get_running_loop().set_exception_handler(_unheard)
         registry = kopf.OperatorRegistry()
         register(registry, self._deps)
+        started = asyncio.Event()
+        tasks = await kopf.spawn_tasks(
+            registry=registry,
+            settings=kopf_settings(),
+            standalone=True,
+            clusterwide=not self._namespaces,
+            namespaces=self._namespaces,
+            stop_flag=stop,
+            ready_flag=started,
+        )
         telling = asyncio.create_task(_tell(started, home, ready))
+        looking = asyncio.create_task(_look(2 * max(1, len(set(self._namespaces)))))
+        ended, _ = await asyncio.wait([*tasks, looking], return_when=asyncio.FIRST_COMPLETED)
+        await _end([*tasks, telling, looking])
         try:
-            await kopf.operator(
-                registry=registry,
-                settings=kopf_settings(),
-                standalone=True,
-                clusterwide=not self._namespaces,
-                namespaces=self._namespaces,
-                stop_flag=stop,
-                ready_flag=started,
-            )
-        finally:
-            telling.cancel()
-            await asyncio.sleep(CLOSING_SECONDS)
+            for task in ended:
+                task.result()
+        except kopf.LoginError as error:
+            raise ForbiddenError("401: the API server refuses the token, which is read anew for every try") from error
+
+
+def _unheard(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what nobody has asked for, but for errors of tasks: where two fail at once, kopf asks for one and ends."""
+    if "future" not in context:
+        loop.default_exception_handler(context)
 
 
 async def _tell(started: asyncio.Event, home: asyncio.AbstractEventLoop, ready: asyncio.Event) -> None:
     await started.wait()
     home.call_soon_threadsafe(ready.set)
+
+
+async def _look(wanted: int) -> None:
+    """Raises NotServedError when there are fewer than `wanted` watches.
+
+    kopf asks once which kinds there are, and where they are not known just then it waits for nothing, for ever.
+    """
+    while True:
+        await asyncio.sleep(UNWATCHED_SECONDS)
+        if len(_watches()) < wanted:
+            raise NotServedError(
+                "not all watches have begun: the API server is away, or the resources of kvquota.dev are not installed "
+                "(`kubectl apply -f crds/`)"
+            )
+
+
+def _watches() -> set[asyncio.Task[Any]]:
+    return {each for each in asyncio.all_tasks() if each.get_name().startswith(WATCHER)}
+
+
+async def _end(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """End `tasks` and the watches that are left, and with them what they have set going.
+
+    `kopf.run_tasks` gives the other watches 5 s first where one has failed, in which nobody tells them to end.
+    """
+    ending = _watches().union(tasks)
+    for task in ending:
+        task.cancel()
+    await asyncio.wait(ending, timeout=ENDING_SECONDS)
+    await asyncio.sleep(CLOSING_SECONDS)

@@ -22,7 +22,8 @@ class SidecarImage:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The pool that a pod belongs to, and the plan in force: `kv` is None and `plan_hash` empty where there is none."""
+    """The pool that a pod belongs to, and the plan in force: `kv` is None and `plan_hash` empty where there is none;
+    `kv` is None alone where the model is not known, and the plan is what engines report."""
 
     pool: ModelPool
     kv: KvPlan | None = None

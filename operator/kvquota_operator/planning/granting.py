@@ -5,7 +5,8 @@ Decides soft, hard and concurrency in blocks and sequences, pod by pod, from the
 Invariants:
 
 1. On each pod the softs sum to at most `shed.enterPercent` of its U; where they were asked for more, all are scaled.
-2. No soft is larger than the hard beside it, and no computed hard larger than the pod's U.
+2. No soft is larger than the hard beside it, and no computed hard larger than the pod's U. All are in blocks of the
+   pod's own plan.
 3. A percent of a PerReplica limit is of the pod's U, of a Pool limit of the U of all pods together, those that are
    leaving too; soft is always per pod. The parts of a Pool limit sum to at most that limit, or to what pods hold
    already where that is more. A pod that never ran has no part of it but what it may hold already, which nobody else
@@ -15,7 +16,7 @@ Invariants:
    is given: the config has no other once this is carried out, so dividing again finds and says the same.
 6. Pods that are alike have one division between them, so a pool of many pods costs little more than one of few.
 
-It does not know who is a duplicate, why a share is kept, or what the pods use.
+It does not know who is a duplicate, why a share is kept, or whether a report is true.
 """
 
 from __future__ import annotations
@@ -30,25 +31,32 @@ from kvquota_api.amounts import Blocks, Tokens, plus
 from kvquota_api.memory.blocks import blocks_for
 from kvquota_api.pod_config import KvPlan, TenantShare
 from kvquota_operator.planning.blocks import blocks_of
+from kvquota_operator.planning.demand import NO_DEMAND, Demand
 from kvquota_operator.planning.effective import EffectiveQuota
+from kvquota_operator.planning.exchange import Exchange, Measure, exchange_of
+from kvquota_operator.planning.following import Place, targets
 from kvquota_operator.planning.guarantees import given_softs, guarantee_limit
-from kvquota_operator.planning.holding import NO_HOLDINGS, Holding, Holdings
+from kvquota_operator.planning.holding import NO_HOLDINGS, Holdings
 from kvquota_operator.planning.moving import Part, moved
-from kvquota_operator.planning.spreading import equal_parts, pods_served
+from kvquota_operator.planning.spreading import pods_served
+from kvquota_operator.planning.stakes import Stake
 
 
 @dataclass(frozen=True, slots=True)
 class PodRoom:
-    """One pod to divide: `usable` is its U. `kept`: shares of an earlier config that stay.
+    """One pod to divide: `usable` is its U, `kv` its plan, in whose blocks all is. `kept`: shares of an earlier config
+    that stay.
 
-    `holdings`: what the pod may hold already; `has_run`: it is known to run, or to have run. Two pods that differ in
-    nothing else are alike.
+    `holdings`: what the pod may hold already; `has_run`: it is known to run, or to have run. `demands`: what tenants
+    ask for there, by id; None where nobody knows. Two pods that differ in nothing else are alike.
     """
 
     usable: Blocks
+    kv: KvPlan
     kept: tuple[TenantShare, ...] = ()
     holdings: Holdings = field(default=NO_HOLDINGS, compare=False)
     has_run: bool = field(default=True, compare=False)
+    demands: Mapping[str, Demand] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +70,12 @@ class Grant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Division:
-    """One pod, divided: all grants by tenant id, and their shares in the order of ids.
+    """One pod of the plan `kv`, divided: all grants by tenant id, and their shares in the order of ids.
 
     `limit`: what softs may sum to; `softs_asked` and `softs_given`: what they sum to as asked for and as given.
     """
 
+    kv: KvPlan
     usable: Blocks
     limit: Blocks
     softs_asked: Blocks
@@ -84,41 +93,9 @@ class _Ceiling(NamedTuple):
     whole: Blocks | None = None
 
 
-class _Claim(NamedTuple):
-    """Of blocks or sequences: the largest part that one pod may have, the most that it may hold, and its last part."""
-
-    room: int
-    held: int
-    given: int
-
-
-class _Stake(NamedTuple):
-    """One tenant on one pod: what it may hold there already, and whether it may get more than that."""
-
-    usable: Blocks
-    holding: Holding
-    grows: bool
-
-    @property
-    def counts(self) -> bool:
-        """Whether the pod may have a part of the whole, and adds to it."""
-        return self.grows or self.holding.blocks > 0
-
-    @property
-    def blocks(self) -> _Claim:
-        return self._claim(self.usable, self.holding.blocks, self.holding.given_blocks)
-
-    def sequences(self, limit: int) -> _Claim:
-        return self._claim(limit, self.holding.sequences, self.holding.given_sequences)
-
-    def _claim(self, most: int, held: int, given: int) -> _Claim:
-        return _Claim(most if self.grows else min(most, held), held, given)
-
-
 def grant_shares(
     quotas: Sequence[EffectiveQuota],
     rooms: Sequence[PodRoom],
-    kv: KvPlan,
     shed_enter_percent: int,
     leaving: Sequence[PodRoom] = (),
 ) -> tuple[Division, ...]:
@@ -126,22 +103,20 @@ def grant_shares(
 
     Quotas and kept shares are of different tenants. `leaving`: pods that get nothing new and still hold what they have.
     """
-    ceilings = [_ceilings(quota, rooms, leaving, kv) for quota in quotas]
+    ceilings = [_ceilings(quota, rooms, leaving) for quota in quotas]
     found: dict[tuple[PodRoom, tuple[_Ceiling, ...]], Division] = {}
     pods = [(room, tuple(each[place] for each in ceilings)) for place, room in enumerate(rooms)]
     for pod in pods:
         if pod not in found:
-            found[pod] = _divide(*pod, quotas, kv, shed_enter_percent)
+            found[pod] = _divide(*pod, quotas, shed_enter_percent)
     return tuple(found[pod] for pod in pods)
 
 
-def _ceilings(
-    quota: EffectiveQuota, rooms: Sequence[PodRoom], leaving: Sequence[PodRoom], kv: KvPlan
-) -> Sequence[_Ceiling]:
+def _ceilings(quota: EffectiveQuota, rooms: Sequence[PodRoom], leaving: Sequence[PodRoom]) -> Sequence[_Ceiling]:
     if quota.scope == "Pool":
-        return _spread(quota, rooms, leaving, kv)
-    by_size = {usable: _ceiling(quota, usable, kv) for usable in {room.usable for room in rooms}}
-    return [by_size[room.usable] for room in rooms]
+        return _spread(quota, rooms, leaving)
+    by_size = {size: _ceiling(quota, *size) for size in {(room.usable, room.kv) for room in rooms}}
+    return [by_size[room.usable, room.kv] for room in rooms]
 
 
 def _ceiling(quota: EffectiveQuota, usable: Blocks, kv: KvPlan) -> _Ceiling:
@@ -149,64 +124,85 @@ def _ceiling(quota: EffectiveQuota, usable: Blocks, kv: KvPlan) -> _Ceiling:
     return _Ceiling(asked, Blocks(min(asked, usable)), quota.max_concurrent_requests)
 
 
-def _spread(
-    quota: EffectiveQuota, rooms: Sequence[PodRoom], leaving: Sequence[PodRoom], kv: KvPlan
-) -> Sequence[_Ceiling]:
+def _spread(quota: EffectiveQuota, rooms: Sequence[PodRoom], leaving: Sequence[PodRoom]) -> Sequence[_Ceiling]:
     """The ceiling on each of `rooms`: what it should have in the end, as far as the others have let go of it."""
-    stakes = _stakes(quota.tenant, rooms, leaving)
-    together = plus(*(each.usable for each in stakes if each.counts))
-    total = together if quota.hard is None else blocks_of(quota.hard, together, kv)
-    least = longest_request(quota.max_context_tokens, kv)
+    exchange, stakes = _stakes(quota, rooms, leaving)
+    total, least = exchange.total, _least(quota, exchange)
     served = _served(quota, total, least, stakes[: len(rooms)])
-    hards = _moved(total, least, served, [each.blocks for each in stakes])
+    hards = _moved(total, least, served, [each.units(least) for each in stakes])
     limit = quota.max_concurrent_requests
     sequences = None if limit is None else _moved(limit, 1, served, [each.sequences(limit) for each in stakes])
     asked = _asked(total, served, stakes)
-    whole = Blocks(min(total, together))
     return [
-        _part(asked[place], hards[place], None if sequences is None else sequences[place], whole)
+        _part(stakes[place].measure, asked[place], hards[place], None if sequences is None else sequences[place])
         for place in range(len(rooms))
     ]
 
 
-def _stakes(tenant: str, rooms: Sequence[PodRoom], leaving: Sequence[PodRoom]) -> list[_Stake]:
-    first = not any(room.has_run for room in rooms)
-    return [_Stake(room.usable, room.holdings.of(tenant), room.has_run or first) for room in (*rooms, *leaving)]
+def _stakes(
+    quota: EffectiveQuota, rooms: Sequence[PodRoom], leaving: Sequence[PodRoom]
+) -> tuple[Exchange, list[Stake]]:
+    """The limit over all pods, in a unit that they have in common, and what each may hold of it."""
+    first, pods = not any(room.has_run for room in rooms), (*rooms, *leaving)
+    claims = [(room, room.holdings.of(quota.tenant), room.has_run or first) for room in pods]
+    counted = [(room.kv, room.usable) for room, holding, grows in claims if grows or holding.blocks > 0]
+    exchange = exchange_of(quota.hard, counted, {room.kv for room in pods})
+    longest = {kv: longest_request(quota.max_context_tokens, kv) for kv in exchange.measures}
+    softs = {size: _soft_asked(quota, *size) for size in {(room.usable, room.kv) for room in pods}}
+    return exchange, [
+        Stake(
+            usable=room.usable,
+            holding=holding,
+            grows=grows,
+            demand=None if room.demands is None else room.demands.get(quota.tenant, NO_DEMAND),
+            soft=softs[room.usable, room.kv],
+            longest=longest[room.kv],
+            measure=exchange.measures[room.kv],
+        )
+        for room, holding, grows in claims
+    ]
 
 
-def _served(quota: EffectiveQuota, total: Blocks, least: Blocks, stakes: Sequence[_Stake]) -> list[int]:
-    """The places of the pods that should have a part: where not all can, those that have one before the others."""
+def _least(quota: EffectiveQuota, exchange: Exchange) -> int:
+    """Units of the tenant's longest request, where it takes most."""
+    return max(
+        measure.units(longest_request(quota.max_context_tokens, kv)) for kv, measure in exchange.measures.items()
+    )
+
+
+def _served(quota: EffectiveQuota, total: int, least: int, stakes: Sequence[Stake]) -> list[int]:
+    """The places of the pods that should have a part."""
     open_pods = [place for place, stake in enumerate(stakes) if stake.counts]
     served = pods_served(total, least, len(open_pods))
     if quota.max_concurrent_requests is not None:
         served = min(served, quota.max_concurrent_requests)
-    in_turn = sorted(open_pods, key=lambda place: (not stakes[place].holding.given_blocks, not stakes[place].grows))
+    in_turn = sorted(open_pods, key=lambda place: stakes[place].turn)
     return sorted(in_turn[:served])
 
 
-def _moved(total: int, least: int, served: Sequence[int], claims: Sequence[_Claim]) -> Sequence[int]:
-    """Of each pod the part to set now; in the end those of `served` have equal parts, and the others none."""
-    targets = [0] * len(claims)
-    for place, part in zip(served, equal_parts(total, [claims[place].room for place in served]), strict=True):
-        targets[place] = part
-    return moved(
-        [Part(target, each.held, each.given) for target, each in zip(targets, claims, strict=True)], total, least
-    )
+def _moved(total: int, least: int, served: Sequence[int], places: Sequence[Place]) -> Sequence[int]:
+    """Of each pod the part to set now; those that are not served have none in the end."""
+    chosen = set(served)
+    places = [each if place in chosen else each._replace(room=0) for place, each in enumerate(places)]
+    aims = targets(total, len(served), places)
+    return moved([Part(aim, each.held, each.given) for aim, each in zip(aims, places, strict=True)], total, least)
 
 
-def _part(asked: Blocks, hard: int, sequences: int | None, whole: Blocks) -> _Ceiling:
-    """A pod without a part has hard 0, which refuses everything; 1 is the least that a config can state."""
-    if not hard or sequences == 0:
-        return _Ceiling(asked, Blocks(0), None if sequences is None else 1, whole)
-    return _Ceiling(asked, Blocks(hard), sequences, whole)
+def _part(measure: Measure, asked: int, hard: int, sequences: int | None) -> _Ceiling:
+    """`asked` and `hard` in units. A pod without a part has hard 0, which refuses everything; 1 is the least that a
+    config can state."""
+    blocks, wanted = measure.blocks(hard), measure.blocks(asked)
+    if not blocks or sequences == 0:
+        return _Ceiling(wanted, Blocks(0), None if sequences is None else 1, measure.whole)
+    return _Ceiling(wanted, blocks, sequences, measure.whole)
 
 
-def _asked(total: Blocks, served: Sequence[int], stakes: Sequence[_Stake]) -> list[Blocks]:
+def _asked(total: int, served: Sequence[int], stakes: Sequence[Stake]) -> list[int]:
     """Of each pod an equal part, however large; 0 where it is not served although it could be."""
     part, remainder = divmod(total, len(served))
-    asked = [Blocks(0 if stake.counts else part) for stake in stakes]
+    asked = [0 if stake.counts else part for stake in stakes]
     for turn, place in enumerate(served):
-        asked[place] = Blocks(part + (1 if turn < remainder else 0))
+        asked[place] = part + (1 if turn < remainder else 0)
     return asked
 
 
@@ -217,14 +213,10 @@ def longest_request(max_context_tokens: int | None, kv: KvPlan) -> Blocks:
 
 
 def _divide(
-    room: PodRoom,
-    ceilings: Sequence[_Ceiling],
-    quotas: Sequence[EffectiveQuota],
-    kv: KvPlan,
-    shed_enter_percent: int,
+    room: PodRoom, ceilings: Sequence[_Ceiling], quotas: Sequence[EffectiveQuota], shed_enter_percent: int
 ) -> Division:
     limit = guarantee_limit(room.usable, shed_enter_percent)
-    wanted = [_soft_asked(quota, room, kv) for quota in quotas]
+    wanted = [_soft_asked(quota, room.usable, room.kv) for quota in quotas]
     asked = {
         quota.tenant: Blocks(min(soft, ceiling.hard))
         for quota, soft, ceiling in zip(quotas, wanted, ceilings, strict=True)
@@ -238,6 +230,7 @@ def _divide(
         given = msgspec.structs.replace(share, soft_blocks=softs[share.id])
         grants[share.id] = Grant(given, softs[share.id], Blocks(share.hard_blocks))
     return Division(
+        kv=room.kv,
         usable=room.usable,
         limit=limit,
         softs_asked=plus(*asked.values(), *(softs[share.id] for share in room.kept)),
@@ -247,10 +240,10 @@ def _divide(
     )
 
 
-def _soft_asked(quota: EffectiveQuota, room: PodRoom, kv: KvPlan) -> Blocks:
+def _soft_asked(quota: EffectiveQuota, usable: Blocks, kv: KvPlan) -> Blocks:
     if quota.soft is None or quota.enforcement == "Shadow":
         return Blocks(0)
-    return blocks_of(quota.soft, room.usable, kv)
+    return blocks_of(quota.soft, usable, kv)
 
 
 def _share(quota: EffectiveQuota, ceiling: _Ceiling, soft: Blocks) -> TenantShare:

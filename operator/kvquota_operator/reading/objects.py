@@ -95,16 +95,21 @@ def read_model_config(config_map: Body | None, key: str) -> Mapping[str, Any] | 
 
 def _parsed_pool(body: Body) -> ModelPool | InvalidSeen:
     try:
-        return parse_model_pool(body)
+        return parse_model_pool(_without_status(body))
     except InvalidObjectError as error:
         return _invalid("ModelPool", body, error)
 
 
 def _parsed_quota(body: Body) -> QuotaSeen | InvalidSeen:
     try:
-        return QuotaSeen(parse_tenant_quota(body), _mapping(body.get("status")))
+        return QuotaSeen(parse_tenant_quota(_without_status(body)), _mapping(body.get("status")))
     except InvalidObjectError as error:
         return _invalid("TenantQuota", body, error)
+
+
+def _without_status(body: Body) -> Body:
+    """A status is kept as it is stored, and to parse it would take more than half of the time."""
+    return {key: value for key, value in body.items() if key != "status"}
 
 
 def _invalid(kind: Kind, body: Body, error: InvalidObjectError) -> InvalidSeen:

@@ -9,17 +9,19 @@ Invariants:
 2. A generation is never lower than any that was seen of the same pod, in the durable copy, in force or on its way, and
    no two contents have the same one.
 3. A pod that is awaited keeps its durable copy: what its engine came up with is not known yet.
+4. A config that is too large for a durable copy is given to nobody: its pod keeps the copy that it has.
 
 It does not know how a config gets to its pod.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
 
-from kvquota_api.pod_config import PodConfig, PodRef, sealed
+from kvquota_api.pod_config import PodConfig, PodRef, encode, sealed
 from kvquota_api.usage import InForce
 from kvquota_operator.planning.granting import Division
 from kvquota_operator.reconcile.holdings import earlier_shares, holdings_of, is_in_doubt
@@ -34,6 +36,39 @@ class Copy:
     attempt: PodConfig | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Oversize:
+    """A config of `size` bytes that is more than can be stored; `kept`: the pod has an earlier one that stays."""
+
+    pod: str
+    size: int
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Configs:
+    """`given`: what the pods are to have. `oversized`: those that are too large."""
+
+    given: tuple[PodConfig, ...] = ()
+    oversized: tuple[Oversize, ...] = ()
+
+
+def stored_within(configs: Iterable[tuple[PodConfig, Copy]], max_bytes: int | None) -> Configs:
+    """What each pod is to have of these, each with the copy of its pod, where a copy has at most `max_bytes`."""
+    given: list[PodConfig] = []
+    oversized: list[Oversize] = []
+    for config, copy in configs:
+        size = 0 if max_bytes is None or config is copy.stored else len(encode(config))
+        if max_bytes is None or size <= max_bytes:
+            given.append(config)
+            continue
+        stays = _of(config, copy.stored)
+        oversized.append(Oversize(config.pod.name, size, kept=stays is not None))
+        if stays is not None:
+            given.append(stays)
+    return Configs(tuple(given), tuple(oversized))
+
+
 def config_for(live: LivePod, division: Division, template: PodConfig, copy: Copy) -> PodConfig:
     """The sealed config of one pod; `template` has what all pods of the pool have in common."""
     ours = Copy(_of(template, copy.stored), _of(template, copy.attempt))
@@ -43,7 +78,8 @@ def config_for(live: LivePod, division: Division, template: PodConfig, copy: Cop
     pod = PodRef(namespace=live.pod.namespace, name=live.pod.name, uid=live.pod.uid)
     config = msgspec.structs.replace(template, pod=pod, tenants=division.shares, anonymous_tenant=anonymous)
     config = _sealed(config, live, division, ours)
-    return msgspec.structs.replace(config, generation=_generation(config.digest, live, copy))
+    generation = _generation(config.digest, live, copy)
+    return config if config.generation == generation else msgspec.structs.replace(config, generation=generation)
 
 
 def has_parts(config: PodConfig) -> bool:
@@ -63,7 +99,7 @@ def _sealed(config: PodConfig, live: LivePod, division: Division, copy: Copy) ->
                 return known
     elif (plain := sealed(config)).digest == live.in_force.config_digest:
         return plain
-    holdings = holdings_of(live, copy.stored, copy.attempt, division.usable)
+    holdings = holdings_of(live, copy.stored, copy.attempt, division.kv, division.usable)
     return sealed(msgspec.structs.replace(config, earlier=earlier_shares(holdings, config.tenants)))
 
 

@@ -10,45 +10,64 @@ Invariants:
    as much as the one before it.
 3. What the tenant's work holds counts too, where that is more: what a lowered share leaves running is not free.
 4. A pod that has a config which is neither the durable copy nor older may hold all that it has of any tenant.
+5. A copy of another plan counts for the most that its blocks may be in blocks of the pod's plan, and what it gives for
+   the least: nothing grows by being counted otherwise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from kvquota_api.amounts import Blocks
-from kvquota_api.pod_config import MAX_TENANTS, EarlierShare, PodConfig, TenantShare
+from kvquota_api.pod_config import MAX_TENANTS, EarlierShare, KvPlan, PodConfig, TenantShare
 from kvquota_api.usage import InForce
+from kvquota_operator.planning.exchange import least_blocks_in, most_blocks_in
 from kvquota_operator.planning.holding import NOTHING, UNLIMITED, Holding, Holdings
 from kvquota_operator.reconcile.pods import LivePod
 
+_ById = tuple[str, Holding]
 _FOUND: Final = "File"  # where a config comes from that a pod would find again after a restart
 
 
-def holdings_of(live: LivePod, durable: PodConfig | None, attempt: PodConfig | None, usable: Blocks) -> Holdings:
-    """What a pod of `usable` blocks may hold. `durable`: its copy, None where it has none of this pool.
+def holdings_of(
+    live: LivePod, durable: PodConfig | None, attempt: PodConfig | None, kv: KvPlan, usable: Blocks
+) -> Holdings:
+    """What a pod of `usable` blocks, all of the plan `kv`, may hold. `durable`: its copy, None where it has none.
 
     `attempt`: the copy that is being written.
     """
     known: dict[str, Holding] = {}
-    for tenant, holding in _all(live, durable, attempt, usable):
+    for tenant, holding in _all(live, durable, attempt, kv, usable):
         known[tenant] = holding.or_more(known.get(tenant, NOTHING))
     anything = Holding(usable, UNLIMITED, usable, UNLIMITED)
     return Holdings(known, anything if is_in_doubt(live, durable, attempt) else NOTHING)
 
 
 def _all(
-    live: LivePod, durable: PodConfig | None, attempt: PodConfig | None, usable: Blocks
-) -> Iterator[tuple[str, Holding]]:
+    live: LivePod, durable: PodConfig | None, attempt: PodConfig | None, kv: KvPlan, usable: Blocks
+) -> Iterator[_ById]:
     if attempt is not None:
-        yield from ((share.id, _no_more(holding_by(share))) for share in attempt.tenants)
+        yield from _in_blocks_of(kv, attempt, ((share.id, _no_more(holding_by(share))) for share in attempt.tenants))
     if durable is not None:
-        yield from ((share.id, holding_by(share)) for share in durable.tenants)
+        yield from _in_blocks_of(kv, durable, ((share.id, holding_by(share)) for share in durable.tenants))
     if durable is not None and not _is_confirmed(live, durable):
-        yield from ((share.id, _earlier(share)) for share in durable.earlier)
+        yield from _in_blocks_of(kv, durable, ((share.id, _earlier(share)) for share in durable.earlier))
     for usage in () if live.report is None else live.report.tenants:
         yield usage.id, Holding(Blocks(min(usage.reserved, usable)), min(usage.in_flight, UNLIMITED))
+
+
+def _in_blocks_of(kv: KvPlan, copy: PodConfig, holdings: Iterable[_ById]) -> Iterable[_ById]:
+    """What a copy says, in blocks of the pod's plan."""
+    if copy.kv == kv:
+        return holdings
+    return ((tenant, _converted(kv, holding, copy.kv)) for tenant, holding in holdings)
+
+
+def _converted(kv: KvPlan, holding: Holding, of: KvPlan) -> Holding:
+    most, least = most_blocks_in(kv, holding.blocks, of), least_blocks_in(kv, holding.given_blocks, of)
+    return replace(holding, blocks=most, given_blocks=least)
 
 
 def holding_by(share: TenantShare) -> Holding:

@@ -45,6 +45,7 @@ MANAGED_BY: Final = "kvquota-operator"
 CONFIG_MAP_NAME: Final = re.compile(r"kvq-[0-9a-f]{32}")  # 128 bits, made at random or of the pod's uid
 MAX_LABEL: Final = 63  # characters of a label's value, by Kubernetes
 MAX_NAME: Final = 253  # characters of a name, by Kubernetes
+MAX_CONFIG_BYTES: Final = 2**20 - 2**14  # the API server takes 1 MiB of data; the rest is for labels and owners
 MINIMUM_SECRET: Final = 32  # characters of token and pepper: 128 bits and more in hexadecimal
 _DIGEST: Final = 32  # hexadecimal digits of a digest in a name: 128 bits
 

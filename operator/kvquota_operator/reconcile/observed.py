@@ -45,7 +45,7 @@ class PodSeen:
     `governed`: it has a container or an init container named "kvquota". `deleting`: it has a deletion timestamp.
     `config_map`: the name of the ConfigMap that it mounts as its config, None where it mounts none that may be ours.
     `asks`: it carries the label that asks for the sidecar. `plan`: the hash of the plan that its engine was started
-    with, None where nobody said.
+    with, "-" where the model was not known then, None where nobody said.
     """
 
     namespace: str
@@ -142,7 +142,8 @@ class Observed:
     `jwks`: the set of keys that spec.sidecar.identity.jwt.keysRef names, None where it names none.
     `model_config`: the content of spec.model.config.configMapRef, None where it is not used or not there.
     `attempts`: by pod uid, a durable copy whose writing has not ended yet, or ended without a word of whether it is
-    stored. `sync_seconds`: the period of the channel, for what counts as stale.
+    stored. `sync_seconds`: the period of the channel, for what counts as stale. `max_config_bytes`: the largest config,
+    as JSON, of which a durable copy can be stored; None where there is no bound.
     """
 
     key: PoolKey
@@ -159,3 +160,4 @@ class Observed:
     model_config: Mapping[str, Any] | None = None
     attempts: Mapping[str, PodConfig] = field(default_factory=dict)
     sync_seconds: float = 3.0
+    max_config_bytes: int | None = None

@@ -39,7 +39,8 @@ class EventWanted:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`configs`: sealed, one per governed live pod, by name; empty where no plan was ever valid.
+    """`configs`: sealed, one per governed live pod, by name; empty where no plan was ever valid. A pod whose first
+    one is too large to be stored has none.
 
     `secret`: None until the pool has a token and a pepper. `quota_statuses`: by the quota's name, also of those
     that do not parse.

@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,6 +33,7 @@ from kvquota_api.model_pool import ModelPool
 from kvquota_api.pod_config import KvPlan, PodConfig
 from kvquota_api.usage import Rejected, Rung, UsageReport
 from kvquota_operator.reconcile.basis import Basis
+from kvquota_operator.reconcile.configs import Oversize
 from kvquota_operator.reconcile.engines import engine_silence, traffic_governed
 from kvquota_operator.reconcile.observed import InvalidSeen, KeyProblem, PodSeen
 from kvquota_operator.reconcile.plan import SecretWanted
@@ -40,10 +41,12 @@ from kvquota_operator.reconcile.pods import LivePod, PodsSeen
 from kvquota_operator.reconcile.reviewing import Change, reviewed
 from kvquota_operator.reconcile.silence import silence
 from kvquota_operator.reconcile.usage import PoolSums, TenantSums
-from kvquota_operator.reconcile.verdicts import Verdict, decide, listed
+from kvquota_operator.reconcile.verdicts import NAMES_IN_MESSAGE, Verdict, decide, listed
 
 HOW_TO_GOVERN: Final = "docs/how-to/put-a-pod-under-quota.md"  # the four changes of a pod template
 MARGIN_PERCENT: Final = range(5, 11)  # of the card: less is used up by what nobody plans, more is wasted
+
+KIB: Final = 2**10  # bytes: the grain in which the size of a config is told
 
 ON_RUNG: Final[Mapping[Rung, str]] = {
     "Shed": "new work beyond soft is refused, lowest priority first",
@@ -57,7 +60,9 @@ ON_RUNG: Final[Mapping[Rung, str]] = {
 class PoolFacts:
     """All that the conditions of a pool depend on. `configs`: what each pod should have in force, by uid.
 
-    `identity_problems`: what is wrong with what the pool says of its clients. `changes`: quotas that wait for a review.
+    `sums`: of all reports; `by_plan`: of those from pods of each plan, whose blocks differ. `identity_problems`: what
+    is wrong with what the pool says of its clients. `changes`: quotas that wait for a review. `oversized`: pods whose
+    config is larger than `max_config_bytes`.
     """
 
     pool: ModelPool | InvalidSeen
@@ -67,8 +72,11 @@ class PoolFacts:
     secret: SecretWanted | None
     tenants: Mapping[str, TenantSums]
     sums: PoolSums | None
+    by_plan: tuple[tuple[KvPlan, PoolSums], ...] = ()
     identity_problems: tuple[KeyProblem, ...] = ()
     changes: tuple[Change, ...] = ()
+    oversized: tuple[Oversize, ...] = ()
+    max_config_bytes: int | None = None
 
     @property
     def name(self) -> str:
@@ -152,9 +160,13 @@ def _size(kv: KvPlan) -> str:
     )
 
 
-def _not_measured(facts: PoolFacts) -> Verdict | None:
+def _no_plan(facts: PoolFacts) -> Verdict | None:
     if facts.basis.kv is None or facts.basis.measured:
         return Verdict("Unknown", "NoPlan", "there is no plan to apply: see the condition PlanValid")
+    return None
+
+
+def _not_measured(facts: PoolFacts) -> Verdict | None:
     if not _measured(facts.pods):
         return Verdict("Unknown", "NotMeasured", "no engine has said yet how many blocks it came up with")
     return None
@@ -169,19 +181,34 @@ def _measured(pods: PodsSeen) -> list[tuple[LivePod, UsageReport, int]]:
 
 
 def _earlier_plan(facts: PoolFacts) -> Verdict | None:
-    plan, kv = facts.basis.plan, facts.basis.kv
-    for live, report, blocks in _measured(facts.pods):
-        if plan is None or kv is None or live.pod.plan in (None, plan.plan_hash):
-            continue
-        if blocks != kv.cap_blocks or report.engine.block_tokens not in (None, kv.block_tokens):
-            return Verdict(
-                "False",
-                "EarlierPlan",
-                f"the engine of pod {live.pod.name} was started by an earlier plan and came up with {blocks:,} blocks,"
-                f" planned are {_size(kv)}; quotas hold on the smaller. Roll the pods out again (kubectl rollout"
-                " restart), so that they are started by the plan in force",
-            )
-    return None
+    found, planned = _of_earlier_plans(facts), facts.basis.template
+    if planned is None or not found:
+        return None
+    models = {planned.model, *(plan.model for plan, _ in found)}
+    told = [
+        f"{_subject(pods, 'has', 'have')} {_plan_in_words(plan, models)}" for plan, pods in found[:NAMES_IN_MESSAGE]
+    ]
+    return Verdict(
+        "False",
+        "EarlierPlan",
+        f"{'; '.join(told)} by an earlier plan, with which the engine was started; planned are now"
+        f" {_plan_in_words(planned, models)}. On each pod quotas hold by its own plan: roll the pods out again (kubectl"
+        " rollout restart)",
+    )
+
+
+def _of_earlier_plans(facts: PoolFacts) -> list[tuple[PodConfig, list[PodSeen]]]:
+    """Pods whose plan differs in its name alone have the partition that is planned."""
+    found: dict[KvPlan, tuple[PodConfig, list[PodSeen]]] = {}
+    for live in facts.pods.live:
+        earlier = facts.basis.earlier.get(live.pod.uid)
+        if earlier is not None and earlier.kv != facts.basis.kv:
+            found.setdefault(earlier.kv, (earlier, []))[1].append(live.pod)
+    return [*found.values()]
+
+
+def _plan_in_words(of: PodConfig, models: Collection[str]) -> str:
+    return _size(of.kv) if len(models) == 1 else f"{_size(of.kv)} of {of.model}"
 
 
 def _block_size_differs(facts: PoolFacts) -> Verdict | None:
@@ -240,6 +267,23 @@ def _rejection(facts: PoolFacts, live: LivePod) -> Rejected | None:
     config_taken = wanted is None or wanted.digest == live.report.in_force.config_digest
     identity_taken = facts.secret is None or facts.secret.identity.digest == live.report.in_force.identity_digest
     return None if config_taken and identity_taken else live.report.rejected
+
+
+def _config_too_large(facts: PoolFacts) -> Verdict | None:
+    if not facts.oversized or facts.max_config_bytes is None:
+        return None
+    most = max(each.size for each in facts.oversized)
+    kept = [each.pod for each in facts.oversized if each.kept]
+    first = [each.pod for each in facts.oversized if not each.kept]
+    meanwhile = [f"{listed(kept)}: the last one that fitted stays in force"] if kept else []
+    meanwhile += [f"{listed(first)}: none is in force yet"] if first else []
+    return Verdict(
+        "False",
+        "ConfigTooLarge",
+        f"the config of a pod takes {-(-most // KIB):,} KiB, and a ConfigMap holds"
+        f" {facts.max_config_bytes // KIB:,} KiB ({'; '.join(meanwhile)}). Remove TenantQuotas of this pool, or give"
+        " some of them a ModelPool with pods of its own",
+    )
 
 
 def _identity(facts: PoolFacts) -> Verdict | None:
@@ -328,8 +372,8 @@ def _on_the_ladder(facts: PoolFacts) -> Verdict | None:
 
 
 _PLAN: Final = (_plan_problem, _margin, _anonymous)
-_PARTITION: Final = (_not_measured, _earlier_plan, _block_size_differs, _size_differs)
-_GOVERNED: Final = (_config_rejected, _identity, _selector_conflict, _not_injected, _no_pods)
+_PARTITION: Final = (_no_plan, _earlier_plan, _not_measured, _block_size_differs, _size_differs)
+_GOVERNED: Final = (_config_too_large, _config_rejected, _identity, _selector_conflict, _not_injected, _no_pods)
 _OBSERVED: Final = (_silent, _engine_silent)
 _KEPT: Final = (_no_numbers, _missed)
 _DEGRADED: Final = (_no_numbers, _on_the_ladder)

@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +29,8 @@ from kvquota_operator.reconcile.standing import Standing
 from kvquota_operator.reconcile.usage import TenantSums
 from kvquota_operator.reconcile.verdicts import Verdict, decide
 
+OVERSUBSCRIBED: Final = "Oversubscribed"
+
 
 @dataclass(frozen=True, slots=True)
 class Granted:
@@ -40,12 +43,14 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class ShareFacts:
-    """What a quota is given, on all kinds of pods, at least one. `priorities`: of all tenants of the pool."""
+    """What a quota is given by the plan in force, on all kinds of pods, at least one; `earlier`: on those that have
+    another plan yet. `priorities`: of all tenants of the pool."""
 
     pool: str
     template: PodConfig
     priorities: Priorities
     granted: tuple[Granted, ...]
+    earlier: tuple[Granted, ...] = ()
 
     @property
     def kv(self) -> KvPlan:
@@ -57,7 +62,8 @@ class ShareFacts:
 class QuotaFacts:
     """All that the conditions of one quota depend on. `template` is None where no plan was ever valid.
 
-    `header_unread`: it has a value for a trusted header, and its pool has no such header.
+    `header_unread`: it has a value for a trusted header, and its pool has no such header. `sums`: of all reports;
+    `by_plan`: of those from pods of each plan, whose blocks differ.
     """
 
     pool: str
@@ -67,6 +73,7 @@ class QuotaFacts:
     share: ShareFacts | None
     pods: PodsSeen
     sums: TenantSums | None
+    by_plan: tuple[tuple[KvPlan, TenantSums], ...] = ()
     header_unread: bool = False
     review: Review = NO_REVIEW
 
@@ -135,18 +142,37 @@ def is_shadow(facts: QuotaFacts) -> bool:
 
 
 def _oversubscribed(facts: ShareFacts) -> Verdict | None:
-    scaled = [each for each in facts.granted if each.grant.share.soft_blocks < _fitting_soft(each.grant)]
-    if not scaled:
+    worst = _most_scaled(facts.granted)
+    if worst is None:
         return None
-    worst = min(scaled, key=lambda each: each.grant.share.soft_blocks)
-    pod = worst.division
+    return Verdict("False", OVERSUBSCRIBED, f"{_scaled(facts, worst)}. Lower softs, or raise memory.kvPool")
+
+
+def _oversubscribed_yet(facts: ShareFacts) -> Verdict | None:
+    """The plan in force has room for all softs, and pods that were started by an earlier one have not."""
+    worst = _most_scaled(facts.earlier)
+    if worst is None:
+        return None
     return Verdict(
         "False",
-        "Oversubscribed",
+        OVERSUBSCRIBED,
+        f"on pods that have an earlier plan (see the condition PartitionApplied of the pool) {_scaled(facts, worst)}."
+        " Roll those pods out again, or lower softs",
+    )
+
+
+def _most_scaled(granted: Iterable[Granted]) -> Granted | None:
+    scaled = [each for each in granted if each.grant.share.soft_blocks < _fitting_soft(each.grant)]
+    return min(scaled, key=lambda each: each.grant.share.soft_blocks, default=None)
+
+
+def _scaled(facts: ShareFacts, worst: Granted) -> str:
+    pod = worst.division
+    return (
         f"the softs of the tenants of ModelPool {facts.pool} sum to {pod.softs_asked:,} blocks of one pod, more than"
         f" the {pod.limit:,} that degradation.shed.enterPercent ({facts.template.ladder.shed.enter_percent} %) leaves"
         f" of its {pod.usable:,}: this soft is scaled down from {_fitting_soft(worst.grant):,} to"
-        f" {worst.grant.share.soft_blocks:,} blocks. Lower softs, or raise memory.kvPool",
+        f" {worst.grant.share.soft_blocks:,} blocks"
     )
 
 
@@ -257,7 +283,7 @@ def _served_less(facts: QuotaFacts) -> Verdict | None:
 
 
 _READY: Final = (_problem, _no_plan, _keys, _shadow, _header_unread, _without_pods)
-_WITHIN: Final = (_oversubscribed, _soft_above_hard, _hard_above_pool, _hard_above_lending)
+_WITHIN: Final = (_oversubscribed, _oversubscribed_yet, _soft_above_hard, _hard_above_pool, _hard_above_lending)
 _OBSERVED: Final = (_no_share, _not_reporting, _not_reported_yet)
 _KEPT: Final = (_no_numbers, _missed)
 _DEGRADED: Final = (_no_numbers, _evicted, _served_less)

@@ -18,13 +18,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from kvquota_api.pod_config import PodConfig
+from kvquota_api.memory.plan import plan_pool
+from kvquota_api.pod_config import KvPlan
+from kvquota_api.usage import UsageReport
 from kvquota_operator.planning.granting import Division
 from kvquota_operator.planning.lending import Priorities
-from kvquota_operator.reconcile.basis import Basis, basis_of, own_configs
-from kvquota_operator.reconcile.configs import Copy, config_for
+from kvquota_operator.reconcile.basis import Basis, PlanOf, basis_of, own_configs
+from kvquota_operator.reconcile.configs import Configs, Copy, config_for, stored_within
 from kvquota_operator.reconcile.credentials import Credentials, credentials_of
-from kvquota_operator.reconcile.dividing import Copies, divide
+from kvquota_operator.reconcile.dividing import Copies, divide, foreseen
 from kvquota_operator.reconcile.events import Subject, events_of
 from kvquota_operator.reconcile.observed import InvalidSeen, Observed
 from kvquota_operator.reconcile.plan import EventWanted, Plan
@@ -34,8 +36,17 @@ from kvquota_operator.reconcile.quota_conditions import Granted, QuotaFacts, Sha
 from kvquota_operator.reconcile.reviewing import Change, review_of
 from kvquota_operator.reconcile.standing import Standing, standings
 from kvquota_operator.reconcile.statuses import given_of, pool_status, quota_status
-from kvquota_operator.reconcile.usage import TenantSums, pool_sums, tenant_sums
+from kvquota_operator.reconcile.usage import PoolSums, TenantSums, pool_sums, tenant_sums
 from kvquota_operator.reconcile.verdicts import stored_conditions
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """What the reports say: all together, and by plan, since blocks of unequal plans do not add up."""
+
+    tenants: Mapping[str, TenantSums]
+    pool: PoolSums | None
+    by_plan: tuple[tuple[KvPlan, Mapping[str, TenantSums], PoolSums], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +56,18 @@ class _Decided:
     standings: tuple[Standing, ...]
     credentials: Credentials
     divisions: tuple[Division, ...]
-    configs: tuple[PodConfig, ...]
-    tenants: Mapping[str, TenantSums]
+    foreseen: tuple[Division, ...]
+    configs: Configs
+    sums: _Sums
 
 
 @dataclass(frozen=True, slots=True)
 class _Kinds:
-    """The kinds of pods: each division and on how many pods it is. `priorities`: of all tenants."""
+    """The kinds of pods: each division and on how many pods it is, once all have the plan in force; `earlier`: of those
+    that have another yet. `priorities`: of all tenants."""
 
     divisions: tuple[tuple[Division, int], ...]
+    earlier: tuple[tuple[Division, int], ...]
     priorities: Priorities
 
 
@@ -65,9 +79,9 @@ class _Outcome:
     events: tuple[EventWanted, ...]
 
 
-def reconcile(observed: Observed, now: float, wall: datetime) -> Plan:
+def reconcile(observed: Observed, now: float, wall: datetime, plan_of: PlanOf = plan_pool) -> Plan:
     """The wanted state; `now` in seconds on the clock of the reports, `wall` the time in UTC."""
-    decided = _decide(observed, now)
+    decided = _decide(observed, now, plan_of)
     if any(live.awaited for live in decided.pods.live):
         return _as_stored(observed, decided)
     kinds = _kinds(decided)
@@ -75,7 +89,7 @@ def reconcile(observed: Observed, now: float, wall: datetime) -> Plan:
     pool = _pool(observed, decided, _changes(facts), wall)
     quotas = {each.standing.name: _quota(each, wall) for each in facts}
     return Plan(
-        configs=decided.configs,
+        configs=decided.configs.given,
         secret=decided.credentials.secret,
         pool_status=pool.status,
         quota_statuses={name: outcome.status for name, outcome in quotas.items()},
@@ -83,26 +97,55 @@ def reconcile(observed: Observed, now: float, wall: datetime) -> Plan:
     )
 
 
-def _decide(observed: Observed, now: float) -> _Decided:
+def _decide(observed: Observed, now: float, plan_of: PlanOf) -> _Decided:
     pods = pods_seen(observed, now)
-    basis = basis_of(observed, pods)
+    basis = basis_of(observed, pods, plan_of)
     durable = own_configs(observed)
     found = standings(observed, durable)
-    template = basis.template
-    divisions = () if template is None else divide(pods, found, template, Copies(durable, observed.attempts))
-    configs = () if template is None else _configs(observed, pods, divisions, template)
-    tenants = {} if template is None else tenant_sums(pods.fresh, template.kv)
-    return _Decided(pods, basis, found, credentials_of(observed, found), divisions, configs, tenants)
-
-
-def _configs(
-    observed: Observed, pods: PodsSeen, divisions: Sequence[Division], template: PodConfig
-) -> tuple[PodConfig, ...]:
-    """`divisions` of the live pods in their order, or the one of a planned pod where there is none."""
-    return tuple(
-        config_for(live, division, template, _copy(observed, live))
-        for live, division in zip(pods.live, divisions, strict=False)
+    copies = Copies(durable, observed.attempts)
+    divisions = divide(pods, found, basis, copies)
+    return _Decided(
+        pods=pods,
+        basis=basis,
+        standings=found,
+        credentials=credentials_of(observed, found),
+        divisions=divisions,
+        foreseen=foreseen(divisions, pods, found, basis, copies),
+        configs=_configs(observed, pods, divisions, basis),
+        sums=_sums(pods, basis),
     )
+
+
+def _configs(observed: Observed, pods: PodsSeen, divisions: Sequence[Division], basis: Basis) -> Configs:
+    """`divisions` of the live pods in their order, or the one of a planned pod where there is none."""
+    template = basis.template
+    if template is None:
+        return Configs()
+    copies = [_copy(observed, live) for live in pods.live]
+    configs = (
+        config_for(live, division, basis.earlier.get(live.pod.uid, template), copy)
+        for live, division, copy in zip(pods.live, divisions, copies, strict=False)
+    )
+    return stored_within(zip(configs, copies, strict=False), observed.max_config_bytes)
+
+
+def _sums(pods: PodsSeen, basis: Basis) -> _Sums:
+    kv = basis.kv
+    if kv is None:
+        return _Sums({}, None, ())
+    reports: dict[KvPlan, list[UsageReport]] = {}
+    for live in pods.live:
+        if live.fresh and live.report is not None:
+            earlier = basis.earlier.get(live.pod.uid)
+            reports.setdefault(kv if earlier is None else earlier.kv, []).append(live.report)
+    by_plan = tuple(_summed(of, found) for of, found in reports.items())
+    _, tenants, pool = by_plan[0] if len(by_plan) == 1 else _summed(kv, pods.fresh)
+    return _Sums(tenants, pool, by_plan)
+
+
+def _summed(kv: KvPlan, reports: Sequence[UsageReport]) -> tuple[KvPlan, Mapping[str, TenantSums], PoolSums]:
+    tenants = tenant_sums(reports, kv)
+    return kv, tenants, pool_sums(reports, tenants, kv)
 
 
 def _copy(observed: Observed, live: LivePod) -> Copy:
@@ -111,7 +154,7 @@ def _copy(observed: Observed, live: LivePod) -> Copy:
 
 def _as_stored(observed: Observed, decided: _Decided) -> Plan:
     stored = {standing.name: dict(standing.status) for standing in decided.standings}
-    return Plan(decided.configs, decided.credentials.secret, dict(observed.pool_status), stored, ())
+    return Plan(decided.configs.given, decided.credentials.secret, dict(observed.pool_status), stored, ())
 
 
 def _changes(quotas: Iterable[QuotaFacts]) -> Iterator[Change]:
@@ -122,15 +165,18 @@ def _changes(quotas: Iterable[QuotaFacts]) -> Iterator[Change]:
 
 
 def _pool(observed: Observed, decided: _Decided, changes: Iterable[Change], wall: datetime) -> _Outcome:
-    pool, kv = observed.pool, decided.basis.kv
+    pool, sums = observed.pool, decided.sums
     facts = PoolFacts(
         pool=pool,
         basis=decided.basis,
         pods=decided.pods,
-        configs={config.pod.uid: config for config in decided.configs},
+        configs={config.pod.uid: config for config in decided.configs.given},
+        oversized=decided.configs.oversized,
+        max_config_bytes=observed.max_config_bytes,
         secret=decided.credentials.secret,
-        tenants=decided.tenants,
-        sums=None if kv is None else pool_sums(decided.pods.fresh, decided.tenants, kv),
+        tenants=sums.tenants,
+        sums=sums.pool,
+        by_plan=tuple((kv, pool) for kv, _, pool in sums.by_plan),
         identity_problems=decided.credentials.pool_problems,
         changes=tuple(changes),
     )
@@ -141,21 +187,25 @@ def _pool(observed: Observed, decided: _Decided, changes: Iterable[Change], wall
 
 
 def _kinds(decided: _Decided) -> _Kinds:
-    counts = Counter(decided.divisions)
+    counts = Counter(decided.foreseen)
+    earlier = Counter(each for each in decided.divisions if each.kv != decided.basis.kv)
     first = decided.divisions[0].shares if decided.divisions else ()
-    return _Kinds(tuple(counts.items()), Priorities.of(share.priority for share in first))
+    return _Kinds(tuple(counts.items()), tuple(earlier.items()), Priorities.of(share.priority for share in first))
 
 
 def _share(observed: Observed, decided: _Decided, standing: Standing, kinds: _Kinds) -> ShareFacts | None:
     tenant, template = standing.tenant, decided.basis.template
     if tenant is None or template is None:
         return None
-    granted = tuple(Granted(division, division.grants[tenant], pods) for division, pods in kinds.divisions)
-    return ShareFacts(observed.key.name, template, kinds.priorities, granted)
+    granted, earlier = (
+        tuple(Granted(division, division.grants[tenant], pods) for division, pods in kind)
+        for kind in (kinds.divisions, kinds.earlier)
+    )
+    return ShareFacts(observed.key.name, template, kinds.priorities, granted, earlier)
 
 
 def _quota_facts(observed: Observed, decided: _Decided, standing: Standing, kinds: _Kinds) -> QuotaFacts:
-    plan = decided.basis.plan
+    plan, tenant = decided.basis.plan, standing.tenant
     return QuotaFacts(
         pool=observed.key.name,
         standing=standing,
@@ -164,7 +214,10 @@ def _quota_facts(observed: Observed, decided: _Decided, standing: Standing, kind
         template=decided.basis.template,
         share=_share(observed, decided, standing, kinds),
         pods=decided.pods,
-        sums=None if standing.tenant is None else decided.tenants.get(standing.tenant),
+        sums=None if tenant is None else decided.sums.tenants.get(tenant),
+        by_plan=tuple(
+            (kv, sums[tenant]) for kv, sums, _ in decided.sums.by_plan if tenant is not None and tenant in sums
+        ),
         review=review_of(standing, None if plan is None else plan.plan_hash, _annotations(observed)),
     )
 

@@ -106,7 +106,8 @@ def reviewed(pool: str, plan: PoolPlan | None, changes: Iterable[Change]) -> Ver
         "PlanChanged",
         f"the model, its types, its context or its parallelism changed, and {_counted(waiting)} not reviewed since:"
         f" edit what should change, or accept it as it is with `kubectl annotate kvmp {pool} --overwrite"
-        f" {REVIEWED_ANNOTATION}={plan.plan_hash}`. Meanwhile they hold by the new plan. {_listed(waiting)}",
+        f" {REVIEWED_ANNOTATION}={plan.plan_hash}`. Meanwhile they hold on each pod by the plan that it"
+        f" was started with. {_listed(waiting)}",
     )
 
 

@@ -10,7 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -25,7 +25,7 @@ from kvquota_api.pool_status import Advice, CapacityLine, MemoryParts, ModelPool
 from kvquota_api.quota import KvAmount
 from kvquota_api.resource import StatusModel
 from kvquota_api.tenant_quota import TenantQuota, TenantQuotaStatus
-from kvquota_operator.reconcile.amounts import amount, counted, memory_quantity
+from kvquota_operator.reconcile.amounts import amount, amount_over, counted, memory_quantity
 from kvquota_operator.reconcile.engines import engine_advice, prefix_hit_rate_percent
 from kvquota_operator.reconcile.observed import InvalidSeen
 from kvquota_operator.reconcile.pods import PodsSeen
@@ -34,14 +34,6 @@ from kvquota_operator.reconcile.quota_conditions import Granted, QuotaFacts
 from kvquota_operator.reconcile.states import pool_state, quota_state
 from kvquota_operator.reconcile.usage import PoolSums, TenantSums
 from kvquota_operator.reconcile.verdicts import Verdict, conditions_of
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """Sums beside the plan that gives their blocks a size; nothing is written without both."""
-
-    kv: KvPlan
-    sums: TenantSums
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +48,8 @@ def quota_status(
     facts: QuotaFacts, verdicts: Mapping[str, Verdict], stored: Mapping[str, Condition], wall: datetime
 ) -> dict[str, Any]:
     """The whole status of one quota, as it is written; `stored`: its conditions so far, `wall` in UTC."""
-    standing, review, given = facts.standing, facts.review, given_of(facts)
-    kv = None if facts.template is None else facts.template.kv
+    standing, review, given, sums = facts.standing, facts.review, given_of(facts), facts.sums
     granted = () if facts.share is None else facts.share.granted
-    seen = None if kv is None or facts.sums is None else _Seen(kv, facts.sums)
     return _written(
         TenantQuotaStatus(
             observed_generation=counted(standing.generation),
@@ -70,15 +60,21 @@ def quota_status(
             hard=given.hard,
             plan_hash=review.plan_hash,
             reviewed=review.before,
-            reserved=None if seen is None else amount(seen.sums.reserved, seen.kv),
-            used=None if seen is None else amount(seen.sums.used, seen.kv),
-            over_soft=None if seen is None else amount(seen.sums.over_soft, seen.kv),
-            in_flight=None if seen is None else counted(seen.sums.in_flight),
-            recent=None if seen is None else seen.sums.recent,
-            prefix_hit_rate_percent=None if seen is None else seen.sums.prefix_hit_rate_percent,
-            last_refusal=None if seen is None else seen.sums.last_refusal,
+            reserved=_over_plans(facts, lambda each: each.reserved),
+            used=_over_plans(facts, lambda each: each.used),
+            over_soft=_over_plans(facts, lambda each: each.over_soft),
+            in_flight=None if sums is None else counted(sums.in_flight),
+            recent=None if sums is None else sums.recent,
+            prefix_hit_rate_percent=None if sums is None else sums.prefix_hit_rate_percent,
+            last_refusal=None if sums is None else sums.last_refusal,
         )
     )
+
+
+def _over_plans(facts: QuotaFacts, of: Callable[[TenantSums], int]) -> KvAmount | None:
+    if facts.template is None:
+        return None
+    return amount_over(((kv, of(sums)) for kv, sums in facts.by_plan), facts.template.kv)
 
 
 def given_of(facts: QuotaFacts) -> Given:
@@ -96,7 +92,9 @@ def _soft(granted: Sequence[Granted]) -> int:
 
 def _hard(granted: Sequence[Granted], quota: TenantQuota | None) -> int:
     if quota is not None and quota.spec.scope == "Pool":
-        return sum(each.grant.share.hard_blocks * each.pods for each in granted)
+        whole = [each.grant.share.whole_hard_blocks for each in granted]
+        known = [each for each in whole if each is not None]  # parts on their way from pod to pod are in it
+        return max(known) if known else sum(each.grant.share.hard_blocks * each.pods for each in granted)
     return min(each.grant.share.hard_blocks for each in granted)
 
 
@@ -105,15 +103,15 @@ def pool_status(
 ) -> dict[str, Any]:
     """The whole status of the pool, as it is written; `stored`: its conditions so far, `wall` in UTC."""
     generation = facts.pool.generation if isinstance(facts.pool, InvalidSeen) else facts.pool.metadata.generation
-    plan, sums = facts.basis.plan, facts.sums
+    plan, sums, kv = facts.basis.plan, facts.sums, facts.basis.kv
     return _written(
         ModelPoolStatus(
             observed_generation=counted(generation),
             conditions=conditions_of(verdicts, stored, generation, wall),
             state=pool_state(facts, verdicts),
-            plan_hash=None if plan is None else plan.plan_hash,
+            plan_hash=facts.basis.plan_hash,
             memory=None if plan is None else PoolMemory(planned=_parts(plan.partition)),
-            kv=None if facts.basis.kv is None or sums is None else _kv(facts.basis.kv, plan, sums),
+            kv=None if kv is None or sums is None else _kv(kv, sums, facts),
             pressure_percent=None if sums is None else sums.pressure_percent,
             rung=None if sums is None else sums.rung,
             prefix_hit_rate_percent=prefix_hit_rate_percent(facts.pods.fresh),
@@ -135,16 +133,21 @@ def _parts(partition: Partition) -> MemoryParts:
     )
 
 
-def _kv(kv: KvPlan, plan: PoolPlan | None, sums: PoolSums) -> PoolKv:
+def _kv(kv: KvPlan, sums: PoolSums, facts: PoolFacts) -> PoolKv:
+    plan = facts.basis.plan
+
+    def over_plans(of: Callable[[PoolSums], int | None]) -> KvAmount | None:
+        return amount_over(((each, of(found)) for each, found in facts.by_plan), kv)
+
     return PoolKv(
         bytes_per_token=counted(kv.bytes_per_block // kv.block_tokens if plan is None else plan.bytes_per_token),
         block_tokens=counted(kv.block_tokens),
         bytes_per_block=counted(kv.bytes_per_block),
         cap=amount(kv.cap_blocks, kv),
-        measured=amount(sums.measured, kv),
-        reserved=amount(sums.reserved, kv),
-        used=amount(sums.used, kv),
-        unattributed=amount(sums.unattributed, kv),
+        measured=over_plans(lambda each: each.measured),
+        reserved=over_plans(lambda each: each.reserved),
+        used=over_plans(lambda each: each.used),
+        unattributed=over_plans(lambda each: each.unattributed),
         accounting=sums.accounting,
     )
 

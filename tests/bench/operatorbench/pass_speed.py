@@ -1,7 +1,8 @@
 """What the operator's own Python takes for one pool: `python tests/bench/operatorbench/pass_speed.py [PODS] [QUOTAS]`.
 
 Prints milliseconds of processor time, the best of several runs: to read the reports of all pods, and to decide, with
-numbers that change from run to run. Besides them a pass costs one sync per pod.
+numbers that change from run to run. Besides them a pass costs one sync per pod. And it prints how much memory the
+reports and the durable copies of all pods take.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -22,6 +24,9 @@ from kvquota_api import usage
 from kvquota_api.pod_config import PodConfig, decode_config, encode
 from kvquota_api.usage import EngineUsage, InForce, PoolUsage, UsageReport
 from kvquota_api.validation import parse_model_pool, parse_tenant_quota
+from kvquota_operator.planner import Planner
+from kvquota_operator.reading.reports import read_report
+from kvquota_operator.reading.sharing import Sharing
 from kvquota_operator.reconcile.observed import (
     KeyFound,
     Observed,
@@ -109,8 +114,24 @@ def made(fleet: Fleet) -> Pool:
     plan = reconcile(first, NOW, WALL)
     assert plan.secret is not None
     secret = SecretSeen(plan.secret.token, plan.secret.pepper, plan.secret.identity)
-    configs = {config.pod.uid: decode_config(encode(config)) for config in plan.configs}
+    configs = copies(plan.configs)
     return Pool(fleet, replace(first, secret=secret, configs=configs), plan.secret.identity.digest)
+
+
+def copies(configs: Iterable[PodConfig]) -> dict[str, PodConfig]:
+    """The durable copies, as they are read."""
+    sharing = Sharing()
+    return {config.pod.uid: sharing.shared(decode_config(encode(config))) for config in configs}
+
+
+def kept_kib(work: Callable[[T], object], given: T) -> float:
+    """How much memory the result takes."""
+    tracemalloc.start()
+    result = work(given)
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    del result
+    return size / 1024
 
 
 def best(work: Callable[[T], object], given: Iterable[T]) -> float:
@@ -137,13 +158,16 @@ def main(arguments: Sequence[str]) -> None:
     said = [pool.reports(second) for second in range(RUNS)]
 
     def seen(data: dict[str, bytes]) -> Observed:
-        read = {uid: ReportSeen(usage.decode_report(each), NOW) for uid, each in data.items()}
+        read = {uid: ReportSeen(read_report(each), NOW) for uid, each in data.items()}
         return replace(pool.observed, reports=read)
 
-    looks = [seen(data) for data in said]
+    looks, planner = [seen(data) for data in said], Planner()
     print(f"{pods} pods, {quotas} quotas, reports of {len(next(iter(said[0].values())))} bytes; milliseconds:")
     print(f"reading the reports {best(seen, said):8.2f}")
-    print(f"deciding            {best(lambda look: reconcile(look, NOW, WALL), looks):8.2f}")
+    print(f"deciding            {best(lambda look: reconcile(look, NOW, WALL, planner), looks):8.2f}")
+    print("KiB per pod:")
+    print(f"reports             {kept_kib(seen, said[0]) / pods:8.2f}")
+    print(f"durable copies      {kept_kib(copies, pool.observed.configs.values()) / pods:8.2f}")
 
 
 if __name__ == "__main__":

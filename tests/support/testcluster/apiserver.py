@@ -12,7 +12,8 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +31,7 @@ START_TIMEOUT_S = 120.0
 PORT_TRIES = 4
 """Starts before a port that is taken counts as a failure: each has new free ports, to lose four races is no race."""
 
+_API = "kube-apiserver"
 _IN_USE = "address already in use"
 _KEY_NAMES = ("DNS:localhost", "DNS:kubernetes.default.svc", "IP:127.0.0.1")
 
@@ -56,6 +58,20 @@ class ApiServer(Cluster):
     def __init__(self, directory: Path | None = None, *, flags: Sequence[str] = ()) -> None:
         super().__init__(directory)
         self._flags = tuple(flags)
+        self._command: tuple[str, ...] = ()
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """In the block the API server is killed; after it, another one is ready at the same address and etcd."""
+        [killed] = [server for server in self.servers if server.name == _API]
+        killed.process.kill()
+        killed.process.wait()
+        self._keeper.servers.remove(killed)
+        try:
+            yield
+        finally:
+            self._keeper.start(_API, self._command, killed.log)
+            self._wait_ready(self.access)
 
     def create_namespace(self, name: str) -> None:
         """Create a namespace and the `default` service account that pods in it need."""
@@ -63,7 +79,7 @@ class ApiServer(Cluster):
         self.kubectl("create", "serviceaccount", "default", "--namespace", name)
 
     def _start(self, directory: Path) -> Access:
-        binaries = {name: assets.find(name) for name in ("etcd", "kube-apiserver", "kubectl")}
+        binaries = {name: assets.find(name) for name in ("etcd", _API, "kubectl")}
         files = certificates.make(directory / "certs", names=_KEY_NAMES)
         for _ in range(PORT_TRIES - 1):
             try:
@@ -76,8 +92,8 @@ class ApiServer(Cluster):
         ports = _Ports(free_port(), free_port(), free_port())
         access = _access(directory, files, ports, binaries["kubectl"])
         self._keeper.start("etcd", _etcd(binaries["etcd"], directory, ports), directory / f"etcd-{ports.etcd}.log")
-        command = [*_kube_apiserver(binaries["kube-apiserver"], directory, files, ports), *self._flags]
-        self._keeper.start("kube-apiserver", command, directory / f"kube-apiserver-{ports.api}.log")
+        self._command = (*_kube_apiserver(binaries[_API], directory, files, ports), *self._flags)
+        self._keeper.start(_API, self._command, directory / f"{_API}-{ports.api}.log")
         self._wait_ready(access)
         _ensure_default_account(access)
         return access

@@ -17,11 +17,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from testcluster import assets, certificates, images
 from testcluster.access import Access, write_kubeconfig, write_tokens
 from testcluster.cluster import Cluster, ClusterStartError, failure
-from testcluster.node import cgroups, files, machine, namespaces
+from testcluster.node import cgroups, containers, files, machine, namespaces
 from testcluster.processes import Server, wait_until
 from testcluster.programs import RUN_TIMEOUT_S, ProgramError, run
 
@@ -36,6 +37,7 @@ SYNC_FREQUENCY = "1m"
 
 _INIT_SCRIPT = Path(__file__).with_name("init.sh")
 _RELAY_SCRIPT = Path(__file__).with_name("relay.py")
+_STARVE_SCRIPT = Path(__file__).with_name("starve.sh")
 _KEY_NAMES = (
     *("DNS:localhost", "DNS:kubernetes", "DNS:kubernetes.default", "DNS:kubernetes.default.svc"),
     *("IP:127.0.0.1", f"IP:{files.NODE_IP}", f"IP:{files.SERVICE_IP}"),
@@ -82,6 +84,26 @@ class Node(Cluster):
         if not address:
             raise LookupError(f"pod {namespace}/{name} has no address yet; wait for its condition Ready first")
         return address
+
+    def container(self, pod: str, name: str, namespace: str = "default") -> Mapping[str, Any]:
+        """What the kubelet says of a container: `restartCount`, `containerID`, `state`, `lastState`. Raises
+        `LookupError` where it has said nothing yet."""
+        return containers.status_of(self.kubectl("get", "pod", pod, "-n", namespace, "--output=json"), name)
+
+    def kill_container(self, pod: str, name: str, namespace: str = "default") -> None:
+        """SIGKILL for process 1 of a container: the kernel ends all of it. Raises `LookupError` if it does not run."""
+        self.enter("sh", "-c", 'kill -KILL "$0"', str(self._first_process(pod, name, namespace)))
+
+    def starve_container(self, pod: str, name: str, namespace: str = "default") -> None:
+        """Take a container's memory away until the kernel has killed process 1 of it. The next run has its own limit.
+
+        Raises `LookupError` if it does not run.
+        """
+        self.enter("sh", _STARVE_SCRIPT, str(self._first_process(pod, name, namespace)))
+
+    def _first_process(self, pod: str, name: str, namespace: str) -> int:
+        tasks = self.enter("ctr", "--namespace", "k8s.io", "tasks", "ls")
+        return containers.first_process(tasks, self.container(pod, name, namespace))
 
     def connect(self, host: str, port: int) -> socket.socket:
         """A connected socket to an address that only the node reaches; also for `asyncio.open_connection(sock=...)`."""

@@ -1,0 +1,172 @@
+"""The operator's process goes on where kopf ends: where a watch is refused in a way that kopf does not retry."""
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from fault_proxy import Fault, FaultProxy, proxied
+from kvquota_operator.handlers import framework
+from operator_replicas import HOME, Audit, Replica, account, audited_server, leader, replica
+from operator_world import Sidecar, World, install_crds, operator, quota, until_true, world_in
+from testcluster.apiserver import ApiServer
+
+pytestmark = pytest.mark.apiserver
+
+WATCHES = {("WATCH", "modelpools"), ("WATCH", "tenantquotas")}
+TWICE = 2
+STOPS_S = 5.0
+SOON_S = 15.0
+"""Seconds until an edit is in force after a fault: two ends of kopf, or three tries of its own, take about 3."""
+
+
+@pytest.fixture(scope="module")
+def audit(tmp_path_factory: pytest.TempPathFactory) -> Audit:
+    return Audit(tmp_path_factory.mktemp("framework"))
+
+
+@pytest.fixture(scope="module")
+def server(audit: Audit) -> Iterator[ApiServer]:
+    with audited_server(audit) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def kubeconfig(server: ApiServer, audit: Audit) -> Path:
+    return account(server, "operator", audit.folder)
+
+
+NUMBERS = iter(range(205, 219))
+
+
+@pytest.fixture
+async def world(server: ApiServer) -> AsyncIterator[World]:
+    number = next(NUMBERS)
+    async with world_in(server, f"framework-{number}", network=number) as world:
+        yield world
+
+
+def ends(process: Replica) -> list[str]:
+    """Why kopf was begun anew each time, by the log."""
+    lines = [each for each in process.events() if each["event"] == "watch_broke"]
+    return [each["reason"] for each in lines if each["path"] == "/apis/kvquota.dev/v1alpha1"]
+
+
+async def stop(process: Replica) -> int:
+    """End it as a kubelet does. How often it has begun kopf anew."""
+    start = time.monotonic()
+    process.send(signal.SIGTERM)
+    assert await asyncio.to_thread(process.process.wait, 30) == 0
+    assert time.monotonic() - start < STOPS_S
+    return len(ends(process))
+
+
+async def restarts(process: Replica) -> int:
+    """How often the watch of quotas was begun anew, for whatever reason."""
+    found = await process.metrics()
+    return int(sum(value for name, value in found.items() if "watch_restarts_total" in name and "tenantquotas" in name))
+
+
+async def lowered_to(world: World, sidecar: Sidecar, percent: int) -> float:
+    """Seconds until an edit is in force in the pod."""
+    start = time.monotonic()
+    await world.patch("tenantquota", "search", {"spec": {"kv": {"hard": {"percent": percent}}}})
+
+    def holds() -> bool:
+        config = sidecar.config
+        return config is not None and sidecar.hard("search") == (config.kv.cap_blocks - 1) * percent // 100
+
+    await until_true(holds, what=f"{percent} % are in force")
+    return time.monotonic() - start
+
+
+async def terms(world: World) -> tuple[str, int]:
+    """Who holds the Lease, and how often it changed hands."""
+    [lease] = await world.list("lease", "--namespace", HOME)
+    return lease["spec"]["holderIdentity"], lease["spec"].get("leaseTransitions", 0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        pytest.param(401, "Forbidden", id="401"),
+        pytest.param(409, "APIConflictError", id="409"),
+        pytest.param(410, "APIClientError", id="410"),
+        pytest.param(422, "APIUnprocessableEntityError", id="422"),
+        pytest.param(429, None, id="429, which kopf retries"),
+        pytest.param("cut", None, id="a connection that breaks, which kopf retries"),
+    ],
+)
+async def test_a_watch_that_is_refused_twice_when_it_is_opened_again_ends_nothing(
+    world: World, server: ApiServer, kubeconfig: Path, tmp_path: Path, fault: Fault, reason: str | None
+) -> None:
+    proxy = FaultProxy(server)
+    async with proxy.serving() as url:
+        await world.add_pool()
+        await world.apply(quota("search"))
+        sidecar = await world.add_pod("llama-0")
+        with replica("only", proxied(kubeconfig, url, tmp_path), world.namespace) as process:
+            await leader([process])
+            await lowered_to(world, sidecar, 40)
+            term = await terms(world)
+            proxy.arm(fault, TWICE, "WATCH")
+            proxy.end_watches()
+            seconds = await lowered_to(world, sidecar, 30)
+            await until_true(lambda: all(proxy.met[each] == TWICE for each in WATCHES), what="both watches are refused")
+            later = await lowered_to(world, sidecar, 20)
+            print(f"{fault}: in force after {seconds:.1f} s, and {later:.1f} s later on")  # noqa: T201
+            assert max(seconds, later) < SOON_S
+            assert await process.ready() == 200
+            assert await terms(world) == term, "the same process leads, without a break"
+            assert await restarts(process) == await stop(process)
+            assert set(ends(process)) == ({reason} if reason else set())
+
+
+async def test_while_no_watch_can_be_opened_the_operator_goes_on_and_asks_little(
+    world: World, server: ApiServer, audit: Audit, kubeconfig: Path, tmp_path: Path
+) -> None:
+    proxy = FaultProxy(server)
+    async with proxy.serving() as url:
+        await world.add_pool()
+        await world.apply(quota("search"))
+        sidecar = await world.add_pod("llama-0")
+        with replica("only", proxied(kubeconfig, url, tmp_path), world.namespace) as process:
+            await leader([process])
+            await lowered_to(world, sidecar, 40)
+            term = await terms(world)
+            proxy.arm(409, 10**6, "WATCH")
+            proxy.end_watches()
+            await until_true(lambda: all(proxy.met[each] > 3 for each in WATCHES), what="both watches are refused")
+            since, asked = time.time(), sidecar.asked
+            seconds = await lowered_to(world, sidecar, 30)
+            await asyncio.sleep(10.0)
+            read, written = len(audit.asked(since=since)), len(audit.writes(since=since))
+            print(f"in force after {seconds:.1f} s; {read} requests, {written} of them writes")  # noqa: T201
+            assert sidecar.asked >= asked + 10, "the pods are asked all the time"
+            assert seconds < SOON_S
+            assert (read < 60, written < 10) == (True, True)
+            assert (await process.ready(), await terms(world)) == (200, term)
+            await stop(process)
+
+
+async def test_resources_that_are_installed_anew_are_watched_again(
+    world: World, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(framework, "UNWATCHED_SECONDS", 2.0)
+    await world.add_pool()
+    await world.apply(quota("search"))
+    sidecar = await world.add_pod("llama-0")
+    async with operator(world):
+        await lowered_to(world, sidecar, 40)
+        await world.kubectl("delete", "crd", "modelpools.kvquota.dev", "tenantquotas.kvquota.dev")
+        await asyncio.sleep(5.0)
+        await asyncio.to_thread(install_crds, server)
+        await world.add_pool()
+        await world.apply(quota("search"))
+        seconds = await lowered_to(world, sidecar, 30)
+        later = await lowered_to(world, sidecar, 20)
+        print(f"in force after {seconds:.1f} s, and {later:.1f} s later on")  # noqa: T201
+        assert seconds + later < SOON_S
