@@ -122,6 +122,28 @@ print(urllib.request.urlopen(request, context=context, timeout=10).status)
         assert node.kubectl("logs", "caller") == "200\n"
 
 
+def ended(node: Node, name: str) -> str:
+    """Why the last container of a pod has ended; "" as long as none has."""
+    status = node.container(name, "main")
+    ends = [status[when].get("terminated") for when in ("state", "lastState")]
+    return next((str(end["reason"]) for end in ends if end), "")
+
+
+def test_a_container_that_is_killed_or_starved_ends_as_the_kubelet_says(node: Node) -> None:
+    script = "import time; kept = []\nwhile True: kept.append(b'x' * 10**5); time.sleep(0.05)"
+    greedy = container("main", ["python3", "-c", script])
+    with running_pod(node, "mortal", containers=[greedy]):
+        node.kill_container("mortal", "main")
+        assert wait_until(lambda: node.container("mortal", "main")["restartCount"] == 1, timeout_s=STOP_TIMEOUT_S)
+        assert ended(node, "mortal") == "Error"
+        node.starve_container("mortal", "main")
+        assert wait_until(lambda: ended(node, "mortal") == "OOMKilled", timeout_s=STOP_TIMEOUT_S)
+        with pytest.raises(LookupError, match="container main does not run"):  # the kubelet waits for 10 s by now
+            node.kill_container("mortal", "main")
+        with pytest.raises(LookupError, match="nothing is known yet of container other of pod mortal"):
+            node.container("mortal", "other")
+
+
 def test_a_pod_cannot_leave_the_node(node: Node) -> None:
     script = "import socket; print(socket.socket().connect_ex(('192.0.2.1', 80)))"
     leaver = container("main", ["python3", "-c", script])

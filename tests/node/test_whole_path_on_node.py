@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from node_path import BLOCKS, MODEL, POOL, ROOT, SAFE, Answer, Door, load_images, pool, without_operator
+from node_path import BLOCKS, MODEL, POOL, ROOT, SAFE, TAG, Answer, Door, pool, without_operator
 from testcluster.helm import Helm
 from testcluster.node.single_node import Node
 from testcluster.processes import wait_until
@@ -19,7 +19,7 @@ from wholepath import BATCH, SEARCH, Tenant, api_key, documents, eventually, quo
 
 pytestmark = pytest.mark.node
 
-NAMESPACE, HOME, TAG = "inference", "kvquota-system", "test"
+NAMESPACE, HOME = "inference", "kvquota-system"
 POD = "llama-0"
 CONFIG_MAP = "kvq-00112233445566778899aabbccddeeff"
 KUBELET_S = 120.0  # an untouched pod sees a changed ConfigMap after up to 90 s
@@ -131,8 +131,7 @@ class Installed:
 
 
 @pytest.fixture(scope="module")
-def installed(node: Node, helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
-    load_images(node, tmp_path_factory.mktemp("images"), TAG)
+def installed(node: Node, helm: Helm, product: None) -> Iterator[Installed]:
     release = ("kvquota", ROOT / "charts" / "kvquota", "--kubeconfig", node.kubeconfig)
     node.kubectl("create", "namespace", NAMESPACE)
     values = ("--set", f"image.tag={TAG}", "--set", f"namespaces={{{NAMESPACE}}}")
