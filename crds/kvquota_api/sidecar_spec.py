@@ -88,7 +88,7 @@ class Sidecar(Model):
     anonymous_tenant: AnonymousTenant = ""
     """Tenant of clients that are not known; empty refuses them."""
     failure_policy: Literal["Closed", "Open"] = "Closed"
-    """Before the first config arrives. Closed: refuse. Open: let everything through and count it."""
+    """While a sidecar lacks config or identity. Closed: refuse. Open: let everything through and count it."""
     authorization: Literal["Forward", "Remove"] = "Forward"
     """What the engine sees of the client's credentials. Forward: the one that counted. Remove: nothing."""
     identity: ClientIdentity = ClientIdentity()

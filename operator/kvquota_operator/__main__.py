@@ -87,7 +87,13 @@ class _Operator:
         webhook = self._webhook()
         self._metrics.show(lambda: self._vitals(cluster, duty, webhook))
         webhook_ready = webhook.ready if webhook else None
-        health = Health(lambda: duty.longest_pass, cluster.longest_stillness, ready, webhook_ready, lambda: _certificate_until(webhook))
+        health = Health(
+            lambda: duty.longest_pass,
+            cluster.longest_stillness,
+            ready,
+            webhook_ready,
+            lambda: _certificate_until(webhook),
+        )
         await stack.enter_async_context(probes(self._settings.listen, health, self._registry))
         if webhook:
             await stack.enter_async_context(webhook.listening())

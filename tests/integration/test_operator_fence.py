@@ -156,8 +156,8 @@ ENDED = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
             ENDED,
             (
                 503,
-                "the webhook's certificate ended at 2026-11-01T12:00:00+00:00: no API server believes it, so no pod that"
-                " asks for the sidecar is created. The log says why there is no newer one\n",
+                "the webhook's certificate ended at 2026-11-01T12:00:00+00:00: no API server believes it, so no pod"
+                " that asks for the sidecar is created. The log says why there is no newer one\n",
             ),
             id="a certificate that has ended",
         ),

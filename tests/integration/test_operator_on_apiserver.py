@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import time
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import pytest
 
 from kvquota_api.pod_config import key_digest
-from kvquota_operator.reconcile.manifests import config_map_name
+from kvquota_operator.reconcile.manifests import MAX_CONFIG_BYTES, config_map, config_map_name
 from kvquota_operator.settings import Address
+from operator_fakes import config
 from operator_world import (
     KEY,
     Object,
@@ -28,6 +30,7 @@ from operator_world import (
 )
 from testcluster.apiserver import ApiServer
 from testcluster.processes import free_port
+from testcluster.programs import ProgramError
 
 pytestmark = pytest.mark.apiserver
 
@@ -257,6 +260,40 @@ async def test_an_edited_status_is_mended_and_additions_are_taken_away(world: Wo
             return found
 
         await until(status, lambda each: each == good, what="the status is as the operator wrote it")
+
+
+async def test_a_fight_over_a_status_is_told_and_is_no_hot_loop(world: World) -> None:
+    sidecar, listen = await one_tenant(world), Address("127.0.0.1", free_port())
+    async with operator(world, listen=listen):
+        await in_force(sidecar)
+        await settled(world)
+        start, edits, told = time.monotonic(), itertools.count(), list[Object]()
+        while not told:
+            edited = {"status": {"state": f"Edited{next(edits)}"}}
+            await world.patch("tenantquota", "search", edited, "--subresource=status")
+            told = await world.list("events", "--field-selector=reason=StatusFought")
+        seconds, counted = time.monotonic() - start, await metrics(listen)
+    assert told[0]["involvedObject"]["name"] == "search"
+    mends = counted['kvquota_operator_mends_total{kind="TenantQuota"}']
+    assert 3 <= mends <= 1 + seconds / 5, f"{mends} mends in {seconds:.0f} s, after {next(edits)} edits"
+
+
+@pytest.mark.parametrize(
+    ("size", "stored"),
+    [
+        pytest.param(MAX_CONFIG_BYTES, True, id="as large as a config may be"),
+        pytest.param(2**20 + 1, False, id="larger than the API server takes"),
+    ],
+)
+async def test_how_large_a_config_map_may_be(world: World, size: int, stored: bool) -> None:
+    body = {**config_map(config()), "data": {"config.json": "x" * size}}
+    body["metadata"] = {**body["metadata"], "namespace": world.namespace}
+    applied = world.kubectl("apply", "--server-side", "-f", "-", input=json.dumps(body))
+    if stored:
+        await applied
+    else:
+        with pytest.raises(ProgramError, match="Too long"):
+            await applied
 
 
 async def test_a_foreign_config_map_is_left_alone_and_the_pod_is_governed_all_the_same(world: World) -> None:

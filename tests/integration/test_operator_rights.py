@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from chart_rights import CHART, Right, rights_of
 from kvquota_api.memory.presets import load_preset
 from kvquota_api.meta import INJECT_LABEL
 from kvquota_operator.reconcile.manifests import config_map_name
@@ -26,7 +27,6 @@ from testcluster.processes import free_port, tail
 
 pytestmark = pytest.mark.apiserver
 
-CHART = Path(__file__).parents[2] / "charts" / "kvquota"
 SERVED, HOME = "inference", "kvquota-system"
 ACCOUNT = f"system:serviceaccount:{HOME}:kvquota-operator"
 LEASE = "kvquota-operator"
@@ -40,9 +40,6 @@ AFTER_A_CONFLICT = {
 ASKED_WITHOUT_THE_RIGHT = {(SERVED, "", "namespaces", "get")}
 """Asked of a namespace without pools and quotas, to name a mistyped one; the answer "forbidden" changes nothing. A Role
 cannot be in a namespace that does not exist, so the right would never tell more."""
-
-Right = tuple[str, str, str, str]
-"""Namespace, group, resource, verb."""
 
 
 @dataclass(frozen=True)
@@ -60,15 +57,7 @@ class Install:
 
     @property
     def granted(self) -> set[Right]:
-        return {
-            (role["metadata"].get("namespace", ""), group, resource, verb)
-            for role in self.manifests
-            if role["kind"] in {"Role", "ClusterRole"}
-            for rule in role["rules"]
-            for group in rule["apiGroups"]
-            for resource in rule["resources"]
-            for verb in rule["verbs"]
-        }
+        return rights_of(self.manifests)
 
     @property
     def used(self) -> set[Right]:

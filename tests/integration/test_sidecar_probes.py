@@ -301,7 +301,7 @@ async def test_an_identity_whose_file_goes_stays_in_force(tmp_path: Path) -> Non
 async def test_without_an_identity_the_open_policy_lets_pass_and_counts(tmp_path: Path) -> None:
     write_files(tmp_path, config())
     forget_identity(tmp_path)
-    files = {"config": tmp_path / "config.json", "identity": tmp_path / "identity"}
+    files: dict[str, Any] = {"config": tmp_path / "config.json", "identity": tmp_path / "identity"}
     async with (
         both_ends(configured=False, failure_policy="Open", **files) as (running, engine),
         await running.connect() as client,

@@ -2,9 +2,9 @@
 
 import http.client
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from functools import partial
 
 import pytest
 
@@ -19,7 +19,7 @@ from injected_pods import (
     installation,
     open_pool,
 )
-from node_path import POOL
+from node_path import POOL, Object, pool
 from testcluster.helm import Helm
 from testcluster.node import Node
 from testcluster.programs import ProgramError
@@ -43,6 +43,25 @@ def leaving(node: Node, helm: Helm, product: None) -> Iterator[Installed]:
         yield found
 
 
+def test_a_pool_that_comes_back_governs_its_pods_again(leaving: Installed) -> None:
+    """Also the one whose sidecar started again meanwhile, and that the operator could not be let in by."""
+    pods = leaving.pods()
+    names, addresses = _names(pods), [each["status"]["podIP"] for each in pods]
+    _until_on_disk(leaving, pods, [])
+    leaving.node.kubectl("delete", "kvmp", POOL, "-n", NAMESPACE)
+    for name in names:
+        _until_forgotten(leaving.node, name)
+    leaving.node.kill_container(names[1], SIDECAR, NAMESPACE)  # the other one below: a second time has to wait
+    eventually("it serves by its policy", partial(_is_unconfigured, leaving, addresses[1]))
+    _is_governed(leaving, addresses[0])
+    leaving.apply(pool(NAMESPACE))
+    secret = ("get", "secret", f"kvquota-{POOL}", "-n", NAMESPACE, "--ignore-not-found", "--output=name")
+    eventually("the pool has a Secret again", lambda: leaving.node.kubectl(*secret) != "")
+    for name, address in zip(names, addresses, strict=True):
+        eventually("the operator is let in", partial(_lets_in, leaving, name, address))
+        _is_governed(leaving, address)
+
+
 def test_deleting_all_and_uninstalling_harms_nothing_that_runs(leaving: Installed) -> None:
     """What runs goes on by its last config; what starts again obeys its policy; what is rolled out is free."""
     closed, opened = leaving.pods(), leaving.pods(OPEN_POOL)
@@ -55,12 +74,12 @@ def test_deleting_all_and_uninstalling_harms_nothing_that_runs(leaving: Installe
     ):
         rest = reading.submit(stream.read)
         _delete_all(leaving)
-        for pod in pods:
-            _until_forgotten(leaving.node, pod)
-        assert not rest.done()
         _is_governed(leaving, address)
+        assert not rest.done()
         text = rest.result(60).decode()
     assert (text.count("data: {") >= 7400, text.rstrip()[-12:]) == (True, "data: [DONE]")
+    for pod in pods:
+        _until_forgotten(leaving.node, pod)
     assert _containers(leaving.node, pods) == before
     assert sorted(leaving.addresses()) == sorted(each["status"]["podIP"] for each in closed)
     _restarted_ones_obey_their_policy(leaving, closed, opened)
@@ -70,7 +89,16 @@ def test_deleting_all_and_uninstalling_harms_nothing_that_runs(leaving: Installe
     _rolled_out_they_are_free(leaving)
 
 
-def _names(*pods: list[Mapping[str, Any]]) -> list[str]:
+def _lets_in(leaving: Installed, pod: str, address: str) -> bool:
+    """Who has the token of the pool's Secret; and it knows who the clients are."""
+    _look(leaving.node, pod)
+    try:
+        return leaving.report(address).in_force.identity_digest != ""
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+def _names(*pods: list[Object]) -> list[str]:
     return [each["metadata"]["name"] for some in pods for each in some]
 
 
@@ -81,16 +109,16 @@ def _containers(node: Node, pods: list[str]) -> dict[tuple[str, str], str]:
     }
 
 
-def _until_on_disk(leaving: Installed, closed: list[Any], opened: list[Any]) -> None:
+def _until_on_disk(leaving: Installed, closed: list[Object], opened: list[Object]) -> None:
     """Until a restart would find config and identity."""
-    for pool, pods in ((POOL, closed), (OPEN_POOL, opened)):
+    for of, pods in ((POOL, closed), (OPEN_POOL, opened)):
         for pod in pods:
             _look(leaving.node, pod["metadata"]["name"])
-            where = pod["status"]["podIP"]
-            eventually(
-                "the copy is on its disk",
-                lambda where=where, pool=pool: leaving.report(where, pool).in_force.source == "File",
-            )
+            eventually("the copy is on its disk", partial(_is_on_disk, leaving, pod["status"]["podIP"], of))
+
+
+def _is_on_disk(leaving: Installed, address: str, of: str) -> bool:
+    return leaving.report(address, of).in_force.source == "File"
 
 
 def _look(node: Node, pod: str) -> None:
@@ -115,8 +143,11 @@ def _until_forgotten(node: Node, pod: str) -> None:
             return False
         return True
 
-    _look(node, pod)
-    eventually("the identity is gone from the disk", lambda: not there(IDENTITY))
+    def forgotten() -> bool:
+        _look(node, pod)  # each time: the Secret may be collected a moment later
+        return not there(IDENTITY)
+
+    eventually("the identity is gone from the disk", forgotten)
     assert there("/etc/kvquota/config/config.json")
 
 
@@ -125,29 +156,28 @@ def _is_governed(leaving: Installed, address: str) -> None:
     assert leaving.refusal(address, BATCH, prompt=4000) == "request_exceeds_kv_quota"
 
 
-def _restarted_ones_obey_their_policy(leaving: Installed, closed: list[Any], opened: list[Any]) -> None:
+def _restarted_ones_obey_their_policy(leaving: Installed, closed: list[Object], opened: list[Object]) -> None:
     for pod in (closed[0], opened[0]):
         leaving.node.kill_container(pod["metadata"]["name"], SIDECAR, NAMESPACE)
     for pod in (closed[0], opened[0]):
         address = pod["status"]["podIP"]
-        eventually(
-            "it serves by its policy", lambda address=address: _told(leaving, address, "kvquota_configured") == 0
-        )
-        assert _told(leaving, address, "kvquota_config_generation") >= 1
+        eventually("it serves by its policy", partial(_is_unconfigured, leaving, address))
     answer = leaving.complete(closed[0]["status"]["podIP"], SEARCH, prompt=4)
     assert (answer.status, answer.body["error"]["code"]) == (503, "not_configured")
     eventually("it gets no traffic", lambda: leaving.addresses() == [closed[1]["status"]["podIP"]])
     address = opened[0]["status"]["podIP"]
     assert leaving.complete(address, BATCH, prompt=4000).status == 200
-    assert _told(leaving, address, "kvquota_passed_unconfigured_total") == 1
+    assert gauge(fetched(leaving.node, address, ADMIN_PORT, "/metrics"), "kvquota_passed_unconfigured_total") == 1
     leaving.wait_for(OPEN_POOL)
 
 
-def _told(leaving: Installed, address: str, metric: str) -> float | None:
+def _is_unconfigured(leaving: Installed, address: str) -> bool:
+    """Although it has found its config."""
     try:
-        return gauge(fetched(leaving.node, address, ADMIN_PORT, "/metrics"), metric)
+        told = fetched(leaving.node, address, ADMIN_PORT, "/metrics")
     except (OSError, http.client.HTTPException):
-        return None
+        return False
+    return gauge(told, "kvquota_configured") == 0 and gauge(told, "kvquota_config_generation") >= 1
 
 
 def _rolled_out_they_are_free(leaving: Installed) -> None:

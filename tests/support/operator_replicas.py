@@ -132,7 +132,7 @@ class Replica:
 
 @contextmanager
 def replica(name: str, kubeconfig: Path, namespace: str, *args: str) -> Iterator[Replica]:
-    """An operator that stands for election. Its log lies beside the kubeconfig."""
+    """An operator that stands for election. Its log lies beside the kubeconfig. A bug in it fails the test."""
     port = free_port()
     command = [
         *(sys.executable, "-m", "kvquota_operator", f"--namespace={namespace}", f"--kubeconfig={kubeconfig}"),
@@ -146,6 +146,7 @@ def replica(name: str, kubeconfig: Path, namespace: str, *args: str) -> Iterator
     finally:
         running.kill()
         running.wait()
+    assert '"errand_died"' not in log.read_text(), f"the operator met a bug: see {log}"
 
 
 async def leader(replicas: list[Replica]) -> Replica:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -235,6 +236,17 @@ async def metrics(address: Address) -> dict[str, float]:
     return {name: float(value) for name, value in samples}
 
 
+class _Bugs(logging.Handler):
+    """What the operator goes on after, and no test should."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.told: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.told.append(logging.Formatter().format(record))
+
+
 @asynccontextmanager
 async def operator(
     world: World,
@@ -252,7 +264,8 @@ async def operator(
         listen=listen,
         lease=lease,
     )
-    stop, ready = asyncio.Event(), asyncio.Event()
+    stop, ready, bugs = asyncio.Event(), asyncio.Event(), _Bugs()
+    logging.getLogger("kvquota_operator.errands").addHandler(bugs)
     running = asyncio.create_task(run(settings, stop, ready))
     waiting = asyncio.create_task(ready.wait())
     try:
@@ -264,6 +277,8 @@ async def operator(
     finally:
         stop.set()
         await asyncio.wait_for(running, DEADLINE_S)
+        logging.getLogger("kvquota_operator.errands").removeHandler(bugs)
+    assert bugs.told == []
 
 
 def install_crds(server: ApiServer) -> None:

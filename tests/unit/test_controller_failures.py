@@ -93,6 +93,7 @@ def test_a_bug_in_a_write_holds_back_what_is_written_and_stops_nothing_else(
     method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story(world: World) -> None:
+        world.bugs = True
         world.cluster.failures[method] = [a_bug()]
         world.controller.touch(POOL)
         await asyncio.sleep(1.0)
@@ -110,6 +111,7 @@ def test_a_bug_in_a_write_holds_back_what_is_written_and_stops_nothing_else(
 
 def test_a_bug_in_the_channel_holds_back_one_pod() -> None:
     async def story(world: World) -> None:
+        world.bugs = True
         world.channel.pods["pod-0"].failures = [a_bug()]
         world.controller.touch(POOL)
         await asyncio.sleep(3.0)
@@ -127,6 +129,7 @@ def test_a_bug_in_the_decision_holds_back_its_pool_and_is_told_each_time(caplog:
             raise a_bug()
 
     async def story(world: World) -> None:
+        world.bugs = True
         world.script.also = divide
         world.controller.touch(POOL)
         world.controller.touch(other)
@@ -142,6 +145,7 @@ def test_a_bug_in_the_decision_holds_back_its_pool_and_is_told_each_time(caplog:
 
 def test_a_pool_whose_bug_is_over_goes_on_within_half_a_minute() -> None:
     async def story(world: World) -> None:
+        world.bugs = True
         world.cluster.failures["observe"] = [a_bug() for _ in range(20)]
         world.controller.touch(POOL)
         await asyncio.sleep(300.0)
@@ -163,6 +167,7 @@ def test_what_a_pod_said_once_is_asked_for_again_after_a_bug() -> None:
             raise a_bug()
 
     async def story(world: World) -> None:
+        world.bugs = True
         world.script.also = judge
         world.controller.touch(POOL)
         await asyncio.sleep(60.0)

@@ -1,6 +1,7 @@
 """The cluster port over an API server in memory: durable copies, statuses and events."""
 
 import asyncio
+from contextlib import suppress
 
 import msgspec
 import pytest
@@ -173,6 +174,59 @@ def test_a_status_of_an_object_that_changed_meanwhile_is_written_at_the_next_try
         assert seen.quota.metadata.generation == 2
         await scene.cluster.write_quota_status("inference", "search", {"state": "Ready"})
         assert scene.api.objects[f"{QUOTAS}/search"]["status"] == {"state": "Ready"}
+
+    play(story)
+
+
+FOUGHT = (
+    "TenantQuota",
+    "StatusFought",
+    "somebody else writes the status of this object again and again, and what they write is written over: take the"
+    " right to patch tenantquotas/status from them. kubectl get tenantquotas search --show-managed-fields -o yaml says"
+    " who it is",
+)
+
+
+@pytest.mark.parametrize(
+    ("edits", "pause", "events"),
+    [
+        pytest.param(2, 5.0, [], id="two edits are no fight"),
+        pytest.param(3, 5.0, [FOUGHT], id="three within a minute are"),
+        pytest.param(9, 5.0, [FOUGHT], id="a fight is told once"),
+        pytest.param(9, 31.0, [], id="one in half a minute is none"),
+    ],
+)
+def test_who_writes_a_status_again_and_again_is_told(
+    edits: int, pause: float, events: list[tuple[str, str, str]]
+) -> None:
+    async def story(scene: Scene) -> None:
+        path = f"{QUOTAS}/search"
+        scene.cluster.inbox.deliver("TenantQuota", "ADDED", scene.api.store(path, quota("search")))
+        await asyncio.sleep(0.1)
+        for number in range(edits):
+            await scene.cluster.write_quota_status("inference", "search", {"state": "Ready"})
+            edited = {**scene.api.objects[path], "status": {"state": f"Edited {number}"}}
+            scene.cluster.inbox.deliver("TenantQuota", "MODIFIED", scene.api.store(path, edited))
+            await asyncio.sleep(pause)
+        await scene.cluster.write_quota_status("inference", "search", {"state": "Over"})
+        assert told(scene) == events
+        assert scene.registry.get_sample_value("kvquota_operator_mends_total", {"kind": "TenantQuota"}) == edits
+
+    play(story)
+
+
+def test_what_the_operator_writes_after_itself_is_no_mend() -> None:
+    async def story(scene: Scene) -> None:
+        path = f"{QUOTAS}/search"
+        scene.cluster.inbox.deliver("TenantQuota", "ADDED", scene.api.store(path, quota("search")))
+        await asyncio.sleep(0.1)
+        scene.api.refused[path] = ConflictError("changed")
+        for state in ("Refused", "Shadow", "Ready", "Shed"):
+            with suppress(ConflictError):
+                await scene.cluster.write_quota_status("inference", "search", {"state": state})
+            scene.api.refused.clear()
+        assert scene.api.objects[path]["status"] == {"state": "Shed"}
+        assert scene.registry.get_sample_value("kvquota_operator_mends_total", {"kind": "TenantQuota"}) is None
 
     play(story)
 

@@ -103,6 +103,33 @@ def test_a_watch_that_breaks_again_and_again_waits_longer_and_longer() -> None:
     assert elapsed(watched) == pytest.approx(0.2 * (2**7 - 1) + 15 * 5, rel=0.3)
 
 
+def test_a_watch_that_says_something_before_each_break_is_back_at_once() -> None:
+    broken = [[event("BOOKMARK", "-", version), UnreachableError("cut")] for version in range(6, 18)]
+    assert elapsed(Watched(([], "5"), *broken)) == pytest.approx(0.2 * 12, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("failures", "told"),
+    [
+        pytest.param([ClusterTimeoutError("silent")], ["INFO"], id="one silence"),
+        pytest.param([ClusterTimeoutError("silent")] * 4, ["INFO", "WARNING"], id="silence that lasts"),
+        pytest.param(
+            [ClusterTimeoutError("silent"), [event("BOOKMARK", "-", 6)], ClusterTimeoutError("silent")],
+            ["INFO", "INFO"],
+            id="silence, a word, silence",
+        ),
+        pytest.param([UnreachableError("away")] * 3, ["WARNING"], id="a server that is away"),
+        pytest.param([[GONE], ([], "9")], [], id="a position that is too old"),
+    ],
+)
+def test_how_loud_a_broken_watch_is_told(
+    failures: list[Any], told: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        Watched(([], "5"), *failures).play()
+    assert [record.levelname for record in caplog.records if record.name.endswith("watch")] == told
+
+
 def test_a_watch_that_is_asked_to_wait_waits() -> None:
     watched = Watched(([], "5"), ThrottledError("slow down", retry_after=40.0))
     assert elapsed(watched) >= 40.0

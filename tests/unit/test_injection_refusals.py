@@ -2,7 +2,8 @@
 
 import pytest
 
-from injection_builders import Pod, engine, pod, refused
+from injection_builders import Pod, engine, outcome, pod, refused
+from kvquota_operator.injection.outcomes import Allowed
 
 
 @pytest.mark.parametrize(
@@ -57,6 +58,55 @@ from injection_builders import Pod, engine, pod, refused
             id="a unix socket",
         ),
         pytest.param(
+            pod(engine(command=["vllm", "serve"], args=["m", "--port", "8000", "--"])),
+            {},
+            "container vllm has a bare -- among its arguments, and the engine would not read what kvquota appends"
+            " behind it as options: take it out",
+            id="options end before what is appended",
+        ),
+        pytest.param(
+            pod(engine(command=["vllm", "serve"], args=["--port", "8000", "--", "m"])),
+            {},
+            "container vllm has a bare -- among its arguments, and the engine would not read what kvquota appends"
+            " behind it as options: take it out",
+            id="options end before the name of the model",
+        ),
+        pytest.param(
+            pod(engine(args=["--model", "m", "--headless"])),
+            {},
+            "container vllm answers no requests (--headless), so there is nothing to put under quota: take the label"
+            " kvquota.dev/inject from this pod and keep it on the one that answers, or take --headless out",
+            id="a worker without an API",
+        ),
+        pytest.param(
+            pod(engine(args=["--model", "m", "--api-server-count=0"])),
+            {},
+            "container vllm answers no requests (--api-server-count 0), so there is nothing to put under quota: take"
+            " the label kvquota.dev/inject from this pod and keep it on the one that answers, or take"
+            " --api-server-count 0 out",
+            id="no API server",
+        ),
+        pytest.param(
+            pod(engine(args=["--model", "m", "-dp", "4"])),
+            {},
+            "container vllm runs with -dp 4, and ModelPool llama-8b says 1: make spec.engine.parallelism.data the same",
+            id="more copies than the pool says",
+        ),
+        pytest.param(
+            pod(engine(args=["--model", "m", "--data-parallel-size=4", "--data-parallel-size-local=2"])),
+            {"engine__parallelism": {"data": 4}, "gpu__count": 4},
+            "container vllm runs with --data-parallel-size-local 2, and ModelPool llama-8b says 4: make"
+            " spec.engine.parallelism.data the same",
+            id="fewer copies in the pod than the pool says",
+        ),
+        pytest.param(
+            pod(engine(livenessProbe={"grpc": {"port": 8000}})),
+            {},
+            "container vllm has a gRPC livenessProbe of port 8000, where the sidecar answers HTTP: make it an httpGet"
+            " of /health",
+            id="a gRPC probe of the port that moves",
+        ),
+        pytest.param(
             pod(engine(args=["--ssl-certfile=/tls.crt", "--ssl-keyfile=/tls.key"])),
             {},
             "container vllm serves TLS (--ssl-certfile, --ssl-keyfile) in a way that the sidecar cannot take over: it"
@@ -96,3 +146,42 @@ from injection_builders import Pod, engine, pod, refused
 )
 def test_a_pod_that_cannot_be_put_under_quota_is_refused_with_what_to_do(given: Pod, changes: Pod, says: str) -> None:
     assert refused(given, **changes) == says
+
+
+@pytest.mark.parametrize(
+    ("given", "changes"),
+    [
+        pytest.param(
+            pod(engine(command=["tini", "-g", "--", "vllm", "serve"])), {}, id="a bare -- between a wrapper and vLLM"
+        ),
+        pytest.param(
+            pod(engine(command=["sh", "-c", 'exec vllm serve m "$@"', "--"], args=["--port", "8000"])),
+            {},
+            id="a bare -- as the name of a shell's string",
+        ),
+        pytest.param(pod(engine(args=["--model", "m", "--api-server-count", "2"])), {}, id="several API servers"),
+        pytest.param(
+            pod(engine(args=["--model", "m", "--data-parallel-size", "2"])),
+            {"engine__parallelism": {"data": 2}, "gpu__count": 2},
+            id="as many copies as the pool says",
+        ),
+        pytest.param(
+            pod(engine(args=["--model", "m", "--data-parallel-size", "8", "--data-parallel-rank", "3"])),
+            {},
+            id="one of eight copies",
+        ),
+        pytest.param(
+            pod(engine(args=["--model-path", "m", "--headless", "-dp", "4"])),
+            {"engine__type": "SGLang", "engine__plugin": "Off"},
+            id="another engine with words of its own",
+        ),
+        pytest.param(pod(engine(livenessProbe={"grpc": {"port": 9000}})), {}, id="a gRPC probe of another port"),
+        pytest.param(
+            pod(engine(livenessProbe={"grpc": {"port": 8000}})),
+            {"sidecar__takeover": "None", "sidecar__port": 8080},
+            id="a gRPC probe of a port that stays",
+        ),
+    ],
+)
+def test_what_looks_alike_and_works_is_let_in(given: Pod, changes: Pod) -> None:
+    assert isinstance(outcome(given, **changes), Allowed)

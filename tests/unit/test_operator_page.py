@@ -22,7 +22,10 @@ def everything() -> str:
     metrics.failed("Sync", "PodTimeout")
     metrics.requested("GET", "pods", "Done")
     metrics.watch_restarted("pods", "Timeout")
-    metrics.show(lambda: Vitals(leading=True, pools=1, oldest_report=1.0, watch_ages={"pods": 1.0}, certificate_until=1.0))
+    metrics.mended("TenantQuota")
+    metrics.show(
+        lambda: Vitals(leading=True, pools=1, oldest_report=1.0, watch_ages={"pods": 1.0}, certificate_until=1.0)
+    )
     return generate_latest(registry).decode()
 
 

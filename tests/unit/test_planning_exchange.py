@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvquota_api.amounts import Blocks
+from kvquota_api.amounts import UNLIMITED, Blocks
 from kvquota_api.memory.blocks import LayerGroup
 from kvquota_api.pod_config import KvPlan
 from kvquota_api.quota import Share
@@ -99,6 +99,13 @@ def test_blocks_by_memory_or_by_tokens():
     assert [most_blocks_in(SMALL, 7, LARGE), least_blocks_in(SMALL, 7, LARGE)] == [28, 14]
     assert [most_blocks_in(SMALL, 7, SMALL), least_blocks_in(SMALL, 7, SMALL)] == [7, 7]
     assert [most_blocks_in(SMALL, 0, LARGE), least_blocks_in(SMALL, 0, LARGE)] == [0, 0]
+
+
+def test_no_amount_is_more_than_a_config_can_state():
+    """The blocks of one plan may be as small beside those of another as the API allows."""
+    least, largest = plan(1, 1), plan(2**31 - 1, 2**40)
+    assert [most_blocks_in(least, 2**40, largest), least_blocks_in(least, 2**40, largest)] == [UNLIMITED, UNLIMITED]
+    assert wholes(None, ((largest, Blocks(2**40)),), (least, largest))[1] == [UNLIMITED, 2**40]
 
 
 def over_all(hard, **limits):

@@ -91,6 +91,22 @@ def test_a_change_of_the_plan_asks_for_a_review_with_what_changes():
     assert (batch["planHash"], batch["hard"]) == (HASH["old"], {"blocks": 4_096, "tokens": 65_536})
 
 
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [
+        pytest.param(
+            "deadbeef", "`. It names 'deadbeef' now, which is not that plan. Meanwhile", id="a slip of the pen"
+        ),
+        pytest.param(
+            HASH["old"], f"`. It names '{HASH['old']}' now, which is not that plan. Meanwhile", id="an old one"
+        ),
+        pytest.param("x" * 500, f"`. It names '{'x' * 58}… now, which is not that plan. Meanwhile", id="a long one"),
+    ],
+)
+def test_an_annotation_that_names_another_plan_is_told(named, told):
+    assert told in Story().then(pool=accepted(NEW, named)).condition[2]
+
+
 def test_it_is_enforced_all_the_same():
     story = Story().then(pool=NEW)
     assert story.plan.quota_statuses["search"]["hard"]["blocks"] == 22_117

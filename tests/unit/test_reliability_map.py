@@ -1,4 +1,4 @@
-"""The map of what may go wrong: every case is somebody's, and every test that it names exists."""
+"""The maps of what may go wrong: every case is somebody's, and every test that one names exists."""
 
 import ast
 import tomllib
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 TESTS = Path(__file__).parents[1]
-MAP = TESTS / "data" / "reliability_cases.toml"
+MAPS = [TESTS / "data" / f"{name}_cases.toml" for name in ("reliability", "operator")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,10 @@ def exists(test: str) -> bool:
 
 
 def test_every_case_is_somebodys_and_every_test_that_it_names_exists() -> None:
-    cases = read(MAP.read_text())
-    assert faults(cases) == []
-    assert len([case for case in cases if case.tests]) > 60
+    cases = [read(path.read_text()) for path in MAPS]
+    assert faults([case for each in cases for case in each]) == []
+    sidecar, operator = (len([case for case in each if case.tests]) for each in cases)
+    assert (sidecar > 60, operator > 20) == (True, True)
 
 
 HERE = "unit/test_reliability_map.py::test_a_map_with_a_fault_is_found_out"

@@ -17,6 +17,7 @@ from kvquota_operator.adapters.api import CORE, Api, Json, object_path
 from kvquota_operator.adapters.events import Events
 from kvquota_operator.adapters.inbox import Inbox
 from kvquota_operator.adapters.keys import KeyReader, Keys
+from kvquota_operator.adapters.mends import Mends
 from kvquota_operator.adapters.metrics import OperatorMetrics
 from kvquota_operator.adapters.objects import Objects
 from kvquota_operator.adapters.pool_secrets import PoolSecrets
@@ -66,7 +67,7 @@ class KubeCluster:
         self._secrets = PoolSecrets(api, clock)
         self._configs: Reads[Json] = Reads(api, clock, lambda body: {"data": body.get("data")})
         self._objects = Objects(self._changed, self._edited)
-        self._statuses = Statuses(api, self._objects)
+        self._statuses = Statuses(api, self._objects, Mends(clock), mended=self._mended)
         self._around: dict[PoolKey, Surroundings] = {}
         self._touch: Touch = lambda _: None
         self._tasks = asyncio.TaskGroup()
@@ -165,6 +166,12 @@ class KubeCluster:
 
     async def record(self, namespace: str, event: EventWanted) -> None:
         await self._events.record(namespace, event)
+
+    async def _mended(self, kind: Kind, namespace: str, event: EventWanted | None) -> None:
+        self._metrics.mended(kind)
+        if event is not None:
+            with suppress(ClusterError):
+                await self._events.record(namespace, event)
 
     async def _told(self, pool: StoredPool, work: Awaitable[T]) -> T:
         """What stands in the way and only a person can remove is told as an event of the pool."""

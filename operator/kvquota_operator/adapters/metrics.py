@@ -16,8 +16,8 @@ _PASS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 class Vitals:
     """How the operator is at the moment; None where there is nothing to say. Ages in seconds.
 
-    `watch_ages`: by plural, since the API server last said something of the most silent watch. `certificate_until`: Unix
-    seconds.
+    `watch_ages`: by plural, since the API server last said something of the most silent watch. `certificate_until`: in
+    Unix seconds.
     """
 
     leading: bool
@@ -69,6 +69,12 @@ class OperatorMetrics:
             "Changes that the periodic list found before the watch told of them.",
             registry=registry,
         )
+        self._mended = Counter(
+            "kvquota_operator_mends",
+            "Statuses that somebody else had changed and that were written over, by kind of the object.",
+            ["kind"],
+            registry=registry,
+        )
         self._dropped = Counter(
             "kvquota_operator_events_dropped", "Events that were not written because of their rate.", registry=registry
         )
@@ -96,6 +102,10 @@ class OperatorMetrics:
     def resync_found(self) -> None:
         """The periodic list had news."""
         self._found.inc()
+
+    def mended(self, kind: str) -> None:
+        """A status that somebody else had changed was written over."""
+        self._mended.labels(kind).inc()
 
     def event_dropped(self) -> None:
         """An event was too much."""

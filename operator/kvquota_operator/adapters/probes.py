@@ -75,8 +75,8 @@ def _application(health: Health, registry: CollectorRegistry) -> web.Application
         if ended is not None:
             return web.Response(
                 status=503,
-                text=f"the webhook's certificate ended at {ended.isoformat()}: no API server believes it, so no pod that"
-                " asks for the sidecar is created. The log says why there is no newer one\n",
+                text=f"the webhook's certificate ended at {ended.isoformat()}: no API server believes it, so no pod"
+                " that asks for the sidecar is created. The log says why there is no newer one\n",
             )
         return web.Response(text="ok\n")
 

@@ -5,7 +5,9 @@ List, then watch from there. Invariants:
 1. `items` is never emptied by a failure: what was known stays until a new list says otherwise.
 2. Whatever ends a watch, another one begins: after 410 Gone, and after anything that is not understood, with a new
    list; else from the last resourceVersion that was seen, bookmarks included.
-3. An answer to our own write and its late event do no harm (`kvquota_operator.adapters.shelf`).
+3. Waits between failures grow only while nothing is heard: a connection that is cut again and again, and says something
+   each time, is back at once.
+4. An answer to our own write and its late event do no harm (`kvquota_operator.adapters.shelf`).
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Final, Generic, TypeVar
 from kvquota_operator.adapters.api import Api, Json
 from kvquota_operator.adapters.shelf import Shelf
 from kvquota_operator.logs import told
-from kvquota_operator.ports import Clock, ClusterError, ExpiredError, ThrottledError, VanishedError
+from kvquota_operator.ports import Clock, ClusterError, ClusterTimeoutError, ExpiredError, ThrottledError, VanishedError
 
 FIRST_RETRY_SECONDS: Final = 0.2
 LONGEST_RETRY_SECONDS: Final = 15.0  # how late a watch is back, at worst, after the API server is
@@ -65,6 +67,8 @@ class Mirror(Generic[T]):
         self._replaced = replaced
         self._restarted = restarted
         self._version = ""
+        self._failures = 0
+        self._noted = logging.NOTSET
 
     @property
     def items(self) -> Mapping[str, T]:
@@ -73,7 +77,6 @@ class Mirror(Generic[T]):
 
     async def run(self) -> None:
         """Keep the mirror until cancelled."""
-        failures = 0
         while True:
             self.tried_at = self._clock.monotonic()
             try:
@@ -81,27 +84,38 @@ class Mirror(Generic[T]):
                     await self._list()
                 await self._follow()
             except ClusterError as error:
-                failures += 1
-                self._note(error, failures)
-                await asyncio.sleep(_pause(failures, error))
+                self._failures += 1
+                self._note(error)
+                await asyncio.sleep(_pause(self._failures, error))
             else:
-                failures = 0
+                self._works()
                 await asyncio.sleep(FIRST_RETRY_SECONDS)
 
-    def _note(self, error: ClusterError, failures: int) -> None:
+    def _works(self) -> None:
+        """The server said something: what breaks next is the first failure."""
+        self._failures, self._noted = 0, logging.NOTSET
+
+    def _note(self, error: ClusterError) -> None:
         """A position that the server no longer knows is of no use; after any other failure the watch goes on there."""
         if isinstance(error, VanishedError | ExpiredError):
             self._version = ""
         self._restarted(error.reason)
-        expected = failures > 1 or isinstance(error, VanishedError | ExpiredError)
-        level = logging.DEBUG if expected else logging.WARNING
+        level = self._level(error)
+        news, self._noted = level > self._noted, max(level, self._noted)
         log.log(
-            level,
+            level if news else logging.DEBUG,
             "%s: watch broke: %s; trying again",
             self.collection.path,
             error,
             extra=told("watch_broke", path=self.collection.path, reason=error.reason),
         )
+
+    def _level(self, error: ClusterError) -> int:
+        """The first bookmark of a quiet collection may come after twice the usual time: one silence is no warning."""
+        if isinstance(error, VanishedError | ExpiredError):
+            return logging.DEBUG
+        silence = isinstance(error, ClusterTimeoutError) and self._failures == 1
+        return logging.INFO if silence else logging.WARNING
 
     async def _list(self) -> None:
         found, version = await self._api.list(self.collection.path, self.collection.selector)
@@ -118,6 +132,7 @@ class Mirror(Generic[T]):
             if kind not in _KNOWN_EVENTS:
                 raise ExpiredError(f"the watch ended with {kind} {body.get('code')}: {body.get('message')}")
             self.heard_at = self._clock.monotonic()
+            self._works()
             self._version = body["metadata"]["resourceVersion"]
             if kind == "DELETED":
                 self.shelf.remove(body["metadata"]["uid"])

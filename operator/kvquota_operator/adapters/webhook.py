@@ -90,7 +90,7 @@ class Injector:
         any_valid: Target | None = None
         async for bodies, _ in self._api.pages(collection, selector, COPIES_AT_ONCE):
             found = target_of(pool, model_config, _configs(bodies), status)
-            if found.plan_hash == status.get("planHash"):
+            if found.kv is not None and status.get("planHash") in (None, found.plan_hash):
                 return found
             if any_valid is None and found.kv is not None:
                 any_valid = found

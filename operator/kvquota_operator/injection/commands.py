@@ -33,6 +33,19 @@ def is_shell_string(words: Sequence[str]) -> bool:
     return not hands_on
 
 
+def ends_options(words: Sequence[str]) -> bool:
+    """Whether a bare `--` makes the engine read what is appended as something else than options.
+
+    One that is the $0 of a shell's string does not, nor one between a wrapper and the program that it starts.
+    """
+    at = max((at for at, word in enumerate(words) if word == "--"), default=None)
+    string = _string_at(words)
+    if at is None or (string is not None and at == string + 1):
+        return False
+    starts_program = at + 1 < len(words) and words[at + 1][:1] != "-" and "serve" not in words[:at]
+    return not starts_program
+
+
 def values(words: Sequence[str], name: str) -> list[str]:
     """All values of `--name VALUE` and `--name=VALUE`, in their order."""
     found = []

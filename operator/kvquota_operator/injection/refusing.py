@@ -14,13 +14,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kvquota_api.meta import CONTAINER_NAME
+from kvquota_api.meta import CONTAINER_NAME, INJECT_LABEL
 from kvquota_api.model_pool import ModelPool
-from kvquota_operator.injection.commands import has_option, is_shell_string, option
+from kvquota_operator.injection.commands import ends_options, has_option, is_shell_string, option
 from kvquota_operator.injection.sidecar import Ports
 from kvquota_operator.injection.tls import TlsFiles, stated_tls
 
 _SOCKET: Final = "--uds"
+_PROBES: Final = ("startupProbe", "livenessProbe", "readinessProbe")
+_COPIES: Final = ("--data-parallel-size-local", "-dpl", "--data-parallel-size", "-dp")  # the first given one says it
+_ONE_COPY: Final = ("--data-parallel-rank", "-dpn")  # the pod is one of the copies, others are other pods
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,15 @@ def _shell(case: Case) -> str | None:
     )
 
 
+def _options_end(case: Case) -> str | None:
+    if not case.appended or not ends_options(case.words):
+        return None
+    return (
+        f"{case.field} has a bare -- among its arguments, and the engine would not read what kvquota appends behind it"
+        " as options: take it out"
+    )
+
+
 def _no_words(case: Case) -> str | None:
     if not case.appended or case.words:
         return None
@@ -123,6 +135,47 @@ def _unix_socket(case: Case) -> str | None:
     if not has_option(case.words, _SOCKET):
         return None
     return f"{case.field} serves on a unix socket ({_SOCKET}): let it serve on a port, and take {_SOCKET} out"
+
+
+def _serves_nothing(case: Case) -> str | None:
+    if case.pool.spec.engine.type != "vLLM":
+        return None
+    stated = "--headless" if has_option(case.words, "--headless") else None
+    if option(case.words, "--api-server-count") == "0":
+        stated = "--api-server-count 0"
+    if stated is None:
+        return None
+    return (
+        f"{case.field} answers no requests ({stated}), so there is nothing to put under quota: take the label"
+        f" {INJECT_LABEL} from this pod and keep it on the one that answers, or take {stated} out"
+    )
+
+
+def _other_copies(case: Case) -> str | None:
+    """Each copy has a KV pool of its own, so their number decides what a tenant may hold of a pod."""
+    planned = case.pool.spec.engine.parallelism.data
+    given = [(name, option(case.words, name)) for name in _COPIES]
+    name, stated = next(((name, value) for name, value in given if value is not None), ("", str(planned)))
+    if case.pool.spec.engine.type != "vLLM" or any(has_option(case.words, each) for each in _ONE_COPY):
+        return None
+    if stated == str(planned):
+        return None
+    return (
+        f"{case.field} runs with {name} {stated}, and ModelPool {case.pool.metadata.name} says {planned}: make"
+        " spec.engine.parallelism.data the same"
+    )
+
+
+def _grpc_probe(case: Case) -> str | None:
+    if case.pool.spec.sidecar.takeover != "Port":
+        return None
+    for name in _PROBES:
+        if ((case.container.get(name) or {}).get("grpc") or {}).get("port") == case.ports.listen:
+            return (
+                f"{case.field} has a gRPC {name} of port {case.ports.listen}, where the sidecar answers HTTP: make it"
+                " an httpGet of /health"
+            )
+    return None
 
 
 def _tls(case: Case) -> str | None:
@@ -156,8 +209,12 @@ _RULES: Final[tuple[Callable[[Case], str | None], ...]] = (
     _host_network,
     _unknown_engine,
     _shell,
+    _options_end,
     _no_words,
     _unix_socket,
+    _serves_nothing,
+    _other_copies,
+    _grpc_probe,
     _tls,
     _other_port,
     _port_taken,

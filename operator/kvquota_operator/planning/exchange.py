@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from math import lcm
 from typing import Final, NamedTuple
 
-from kvquota_api.amounts import Blocks, Tokens
+from kvquota_api.amounts import UNLIMITED, Blocks, Tokens
 from kvquota_api.pod_config import KvPlan
 from kvquota_api.quota import Share
 from kvquota_operator.planning.blocks import blocks_of
@@ -56,7 +56,7 @@ class Exchange:
 def exchange_of(hard: Share | None, counted: Iterable[tuple[KvPlan, Blocks]], plans: Iterable[KvPlan]) -> Exchange:
     """`hard` over the pods that are counted, each with its plan and its U. `plans`: of these and of all other pods."""
     memory = sum(usable * kv.bytes_per_block for kv, usable in counted)
-    together = {kv: Blocks(memory // kv.bytes_per_block) for kv in plans}
+    together = {kv: _stated(memory // kv.bytes_per_block) for kv in plans}
     asked = {kv: most if hard is None else blocks_of(hard, most, kv) for kv, most in together.items()}
     total = _total([blocks for blocks in asked.values() if blocks])
     return Exchange(
@@ -81,13 +81,18 @@ def _rate(total: int, blocks: int) -> int:
 def most_blocks_in(kv: KvPlan, blocks: int, of: KvPlan) -> Blocks:
     """How many blocks of `kv` so many of another plan are at most, by the memory that they take or the tokens."""
     by_memory = -(-blocks * of.bytes_per_block // kv.bytes_per_block)
-    return Blocks(max(by_memory, kv.worth.blocks(of.worth.tokens(blocks))))
+    return _stated(max(by_memory, kv.worth.blocks(of.worth.tokens(blocks))))
 
 
 def least_blocks_in(kv: KvPlan, blocks: int, of: KvPlan) -> Blocks:
     """How many blocks of `kv` so many of another plan are at least, by the memory that they take or the tokens."""
     by_tokens = kv.worth.blocks(Tokens(of.worth.tokens(blocks) + 1)) - 1
-    return Blocks(min(blocks_in(kv, blocks, of), by_tokens))
+    return _stated(min(blocks_in(kv, blocks, of), by_tokens))
+
+
+def _stated(blocks: int) -> Blocks:
+    """As a config can state it, however small the blocks of one plan are beside those of another."""
+    return Blocks(min(blocks, UNLIMITED))
 
 
 def blocks_in(kv: KvPlan, blocks: int, of: KvPlan) -> Blocks:

@@ -82,6 +82,10 @@ class PoolFacts:
     def name(self) -> str:
         return self.pool.name if isinstance(self.pool, InvalidSeen) else self.pool.metadata.name
 
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        return {} if isinstance(self.pool, InvalidSeen) else self.pool.metadata.annotations
+
 
 def pool_verdicts(facts: PoolFacts) -> dict[str, Verdict]:
     """The conditions of the pool, by type."""
@@ -92,7 +96,7 @@ def pool_verdicts(facts: PoolFacts) -> dict[str, Verdict]:
         TRAFFIC_GOVERNED: traffic_governed(facts.pods),
         USAGE_OBSERVED: decide(_OBSERVED, facts, _REPORTED),
         GUARANTEE_KEPT: decide(_KEPT, facts, _GUARANTEED),
-        QUOTA_REVIEWED: reviewed(facts.name, facts.basis.plan, facts.changes),
+        QUOTA_REVIEWED: reviewed(facts.name, facts.basis.plan, facts.changes, facts.annotations),
         DEGRADED: decide(_DEGRADED, facts, _NORMAL),
     }
 

@@ -26,6 +26,7 @@ from pydantic import ValidationError
 from kvquota_api.memory.plan import PoolPlan
 from kvquota_api.meta import REVIEWED_ANNOTATION
 from kvquota_api.quota import KvAmount
+from kvquota_api.quoting import quoted
 from kvquota_api.tenant_quota import ReviewedShare, TenantQuotaStatus
 from kvquota_operator.reconcile.standing import Standing
 from kvquota_operator.reconcile.verdicts import NAMES_IN_MESSAGE, Verdict
@@ -94,8 +95,8 @@ def _stored(status: Mapping[str, Any]) -> TenantQuotaStatus:
         return _NOTHING_STORED
 
 
-def reviewed(pool: str, plan: PoolPlan | None, changes: Iterable[Change]) -> Verdict:
-    """The condition; `changes`: the quotas that wait."""
+def reviewed(pool: str, plan: PoolPlan | None, changes: Iterable[Change], annotations: Mapping[str, str]) -> Verdict:
+    """The condition; `changes`: the quotas that wait; `annotations`: of the pool."""
     waiting = sorted(changes, key=lambda each: each.quota)
     if plan is None:
         return Verdict("Unknown", "NoPlan", "there is no plan to review the quotas for: see the condition PlanValid")
@@ -106,9 +107,15 @@ def reviewed(pool: str, plan: PoolPlan | None, changes: Iterable[Change]) -> Ver
         "PlanChanged",
         f"the model, its types, its context or its parallelism changed, and {_counted(waiting)} not reviewed since:"
         f" edit what should change, or accept it as it is with `kubectl annotate kvmp {pool} --overwrite"
-        f" {REVIEWED_ANNOTATION}={plan.plan_hash}`. Meanwhile they hold on each pod by the plan that it"
-        f" was started with. {_listed(waiting)}",
+        f" {REVIEWED_ANNOTATION}={plan.plan_hash}`.{_names_another(annotations)} Meanwhile they hold on each pod"
+        f" by the plan that it was started with. {_listed(waiting)}",
     )
+
+
+def _names_another(annotations: Mapping[str, str]) -> str:
+    """Where quotas wait, the annotation does not name the plan in force: nobody sees a slip of the pen otherwise."""
+    named = annotations.get(REVIEWED_ANNOTATION)
+    return "" if named is None else f" It names {quoted(named)} now, which is not that plan."
 
 
 def _counted(waiting: list[Change]) -> str:
