@@ -15,6 +15,11 @@ from operator_world import pool, quota
 from scripted_api import body, in_time
 
 
+def end_of(uid: str) -> dict[str, Any]:
+    """What an event says of an object that is gone."""
+    return {"metadata": {"uid": uid, "resourceVersion": "1"}}
+
+
 class Kept:
     """A shelf of the `value` of objects, and the changes that it told."""
 
@@ -81,8 +86,8 @@ def test_an_older_list_changes_nothing_that_is_newer() -> None:
 def test_a_removed_object_is_gone() -> None:
     kept = Kept()
     kept.shelf.put(body("a", 1, value="a"))
-    kept.shelf.remove("a")
-    kept.shelf.remove("a")
+    kept.shelf.remove(end_of("a"))
+    kept.shelf.remove(end_of("a"))
     assert (kept.shelf.items, kept.told) == ({}, [(None, "a"), ("a", None)])
 
 
@@ -162,7 +167,7 @@ def test_a_quota_touches_its_pool_and_says_when_its_spec_changed() -> None:
     assert told.taken() == (["llama"], ["inference"])
     told.objects.put("TenantQuota", stored(quota("search", hard=9), "q", 4, generation=2, state="Ready"))
     assert told.taken() == ([], [])
-    told.objects.remove("TenantQuota", "q")
+    told.objects.remove("TenantQuota", end_of("q"))
     assert told.taken() == (["llama"], ["inference"])
     assert list(told.objects.quotas(LLAMA)) == []
 
@@ -200,7 +205,7 @@ def test_a_status_that_the_operator_wrote_touches_nobody_and_any_other_change_do
     assert told.taken() == (["llama"], [])
     told.objects.put(kind, stored(raw, "u", 4, generation=2, state="Ready"))
     assert told.taken() == (["llama"], ["inference"])
-    told.objects.remove(kind, "u")
+    told.objects.remove(kind, end_of("u"))
     told.objects.put(kind, stored(raw, "u", 5, state="Ready"))
     assert told.taken()[0] == ["llama", "llama"]
 
@@ -221,7 +226,7 @@ def test_a_quota_that_is_created_again_before_its_end_is_told_stays() -> None:
     told.objects.put("TenantQuota", stored(quota("search"), "old", 1))
     told.objects.put("TenantQuota", stored(quota("search", pool="other"), "new", 3))
     assert list(told.objects.quotas(LLAMA)) == []
-    told.objects.remove("TenantQuota", "old")
+    told.objects.remove("TenantQuota", end_of("old"))
     assert [each.uid for each in told.objects.quotas(PoolKey("inference", "other"))] == ["new"]
     assert told.objects.quota("inference", "search") is not None
 
@@ -230,7 +235,7 @@ def test_a_pool_that_is_created_again_before_its_end_is_told_stays() -> None:
     told = Told()
     told.objects.put("ModelPool", stored(pool("llama"), "old", 1))
     told.objects.put("ModelPool", stored(pool("llama"), "new", 3))
-    told.objects.remove("ModelPool", "old")
+    told.objects.remove("ModelPool", end_of("old"))
     found = told.objects.pool(LLAMA)
     assert found is not None
     assert found.uid == "new"
@@ -241,7 +246,7 @@ def test_a_pool_that_is_created_again_before_its_end_is_told_stays() -> None:
 def test_a_quota_without_a_readable_pool_touches_nobody() -> None:
     told = Told()
     told.objects.put("TenantQuota", stored(quota("search", modelPoolRef=None), "q", 1))
-    told.objects.remove("TenantQuota", "q")
+    told.objects.remove("TenantQuota", end_of("q"))
     assert told.taken() == ([], ["inference", "inference"])
 
 

@@ -229,7 +229,7 @@ class KubeCluster:
     def _take(self, kind: Kind, event: str | None, body: Json) -> None:
         self._heard[PLURALS[kind]] = self._clock.monotonic()
         if event == "DELETED":
-            self._objects.remove(kind, body["metadata"]["uid"])
+            self._objects.remove(kind, body)
         else:
             self._objects.put(kind, body)
 

@@ -58,8 +58,9 @@ class Objects:
         """The operator is about to give an object this status: that it then has it touches nothing."""
         self._awaited[kind, uid] = status
 
-    def remove(self, kind: Kind, uid: str) -> None:
-        (self._pools if kind == "ModelPool" else self._quotas).remove(uid)
+    def remove(self, kind: Kind, body: Json) -> None:
+        """An event says that it is gone."""
+        (self._pools if kind == "ModelPool" else self._quotas).remove(body)
 
     def replace(self, kind: Kind, bodies: Iterable[Json], version: str) -> None:
         """Take a whole list."""

@@ -4,17 +4,18 @@ Answers to own writes, events and lists come in any order. Invariants:
 
 1. An object is replaced only by a newer version of it.
 2. A list takes away what it does not have, unless that was seen newer than the list.
-3. What a list took away does not come back by an older event.
+3. What a list or an event took away does not come back by an older event or answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from kvquota_operator.adapters.api import Json
 
 T = TypeVar("T")
+MOST_ENDED: Final = 1024  # that are remembered: answers that are on their way are as many as requests at once
 
 
 class Shelf(Generic[T]):
@@ -28,6 +29,7 @@ class Shelf(Generic[T]):
         self._replaced = replaced
         self._items: dict[str, T] = {}
         self._versions: dict[str, int] = {}
+        self._ended: dict[str, int] = {}  # versions of the events that took objects away, the oldest first
         self._listed_at = 0
 
     @property
@@ -38,20 +40,24 @@ class Shelf(Generic[T]):
     def put(self, body: Json) -> None:
         """Take an object as it is in an answer or an event."""
         uid, version = body["metadata"]["uid"], number(body["metadata"]["resourceVersion"])
-        if version > self._versions.get(uid, self._listed_at):
+        least = max(self._listed_at, self._ended.get(uid, 0))
+        if version > self._versions.get(uid, least):
             self._place(uid, version, body)
 
-    def remove(self, uid: str) -> None:
-        """The object with this uid is gone for good."""
-        self._versions.pop(uid, None)
-        self._swap(uid, None)
+    def remove(self, body: Json) -> None:
+        """The object is gone, or of no interest any more, as an event with this body says."""
+        uid, version = body["metadata"]["uid"], number(body["metadata"]["resourceVersion"])
+        self._ended[uid] = max(version, self._versions.get(uid, 0))
+        if len(self._ended) > MOST_ENDED:
+            del self._ended[next(iter(self._ended))]
+        self._take_away(uid)
 
     def replace(self, bodies: Iterable[Json], version: str) -> None:
         """Take a whole list, as it was at `version`."""
         at = number(version)
         found = {body["metadata"]["uid"]: body for body in bodies}
         for uid in [uid for uid, seen in self._versions.items() if uid not in found and seen <= at]:
-            self.remove(uid)
+            self._take_away(uid)
         for uid, body in found.items():
             seen = number(body["metadata"]["resourceVersion"])
             if seen > self._versions.get(uid, 0):
@@ -61,6 +67,10 @@ class Shelf(Generic[T]):
     def _place(self, uid: str, version: int, body: Json) -> None:
         self._versions[uid] = version
         self._swap(uid, self._parse(body))
+
+    def _take_away(self, uid: str) -> None:
+        self._versions.pop(uid, None)
+        self._swap(uid, None)
 
     def _swap(self, uid: str, item: T | None) -> None:
         before = self._items.pop(uid, None)

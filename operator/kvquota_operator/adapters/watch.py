@@ -135,7 +135,7 @@ class Mirror(Generic[T]):
             self._works()
             self._version = body["metadata"]["resourceVersion"]
             if kind == "DELETED":
-                self.shelf.remove(body["metadata"]["uid"])
+                self.shelf.remove(body)
             elif kind != "BOOKMARK":
                 self.shelf.put(body)
 
