@@ -4,7 +4,7 @@ import json
 import math
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvquota_api.usage import EngineUsage, InForce, UsageReport, decode_report, encode
@@ -68,6 +68,7 @@ def believable(reading: Reading | None) -> None:
     assert sample.blocks is None or sample.blocks > 0
 
 
+@example('vllm:cache_config_info{num_gpu_blocks="999999999999999",block_size="999999999999999"} 1')
 @given(TEXTS)
 def test_metrics_of_vllm_can_be_reported_whatever_they_are(text: str) -> None:
     reading = read_vllm(text)
@@ -76,6 +77,8 @@ def test_metrics_of_vllm_can_be_reported_whatever_they_are(text: str) -> None:
         assert reading.sample.used_blocks <= reading.sample.blocks * max(1, len(reading.sample.ranks))
 
 
+@example("vllm:kv_cache_usage_perc{} 0\nsglang:page_size{} 2147483648.0", {})
+@example("vllm:kv_cache_usage_perc{} 0", {"page_size": 1, "max_total_num_tokens": 2**62})
 @given(TEXTS, st.fixed_dictionaries({}, optional={"page_size": NUMBERS, "max_total_num_tokens": NUMBERS}))
 def test_metrics_of_sglang_can_be_reported_whatever_they_are(text: str, info: dict[str, Any]) -> None:
     believable(read_sglang(text, read_info(json.dumps(info).encode())))

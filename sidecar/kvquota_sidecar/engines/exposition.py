@@ -17,7 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from kvquota_api.amounts import Blocks
+from kvquota_api.amounts import Blocks, Tokens
+from kvquota_api.usage import MAX_BLOCK_TOKENS, MAX_BLOCKS
 
 _LABEL: Final = re.compile(r'(?<![a-zA-Z0-9_])([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 _REST: Final = re.compile(r'(?:\{((?:[^"}\n]|"(?:[^"\\\n]|\\.)*")*)\})?[ \t]+([^\s]+)')
@@ -99,6 +100,16 @@ def added(blocks: Iterable[Blocks | None]) -> Blocks | None:
     known = list(blocks)
     whole = [each for each in known if each is not None]
     return Blocks(sum(whole)) if known and len(whole) == len(known) else None
+
+
+def of_a_card(blocks: int | None) -> Blocks | None:
+    """Blocks of one engine; None where it has none, or more than any card: who says so is not believed."""
+    return Blocks(blocks) if blocks and blocks <= MAX_BLOCKS else None
+
+
+def of_a_block(tokens: int | None) -> Tokens | None:
+    """Tokens of one block, as above."""
+    return Tokens(tokens) if tokens and tokens <= MAX_BLOCK_TOKENS else None
 
 
 def _is_number(name: str) -> bool:

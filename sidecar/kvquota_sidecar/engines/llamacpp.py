@@ -21,7 +21,7 @@ from typing import Annotated, Final
 import msgspec
 
 from kvquota_api.amounts import Blocks, Tokens
-from kvquota_sidecar.engines.exposition import LARGEST, first_of, read, sum_of
+from kvquota_sidecar.engines.exposition import LARGEST, first_of, of_a_card, read, sum_of
 from kvquota_sidecar.engines.reading import Marks, Reading
 from kvquota_sidecar.ledger.asking import EngineSample
 
@@ -76,7 +76,7 @@ def read_llamacpp(text: str, start: bytes, slots: tuple[Slot, ...]) -> Reading |
 
 def _pool(slots: tuple[Slot, ...]) -> Blocks | None:
     sizes = [slot.n_ctx for slot in slots]
-    return Blocks(sizes[0]) if len(sizes) == 1 and sizes[0] else None
+    return of_a_card(sizes[0]) if len(sizes) == 1 else None
 
 
 def _held(slots: tuple[Slot, ...]) -> Blocks | None:

@@ -21,7 +21,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from kvquota_api.amounts import Blocks, Tokens
+from kvquota_api.amounts import Blocks
 from kvquota_sidecar.engines.exposition import (
     LARGEST,
     Found,
@@ -29,6 +29,8 @@ from kvquota_sidecar.engines.exposition import (
     added,
     by_label,
     first_of,
+    of_a_block,
+    of_a_card,
     rank_of,
     ranks_in,
     read,
@@ -83,13 +85,14 @@ def read_sglang(text: str, info: SglangInfo) -> Reading | None:
 
 def _sample(found: Found, info: SglangInfo) -> EngineSample:
     running, waiting = _of_all(found, RUNNING), _of_all(found, WAITING)
-    pool, page = _smallest(found, POOL) or info.max_total_num_tokens, _smallest(found, PAGE) or info.page_size
-    blocks = Blocks(pool // page) if pool and page and pool >= page else None
+    pool = _smallest(found, POOL) or info.max_total_num_tokens
+    page = of_a_block(_smallest(found, PAGE) or info.page_size)
+    blocks = of_a_card(pool // page) if pool and page else None
     used = _used(found, page, blocks)
     names = ranks_in(used, running, waiting)
     return EngineSample(
         blocks=blocks,
-        block_tokens=Tokens(page) if page else None,
+        block_tokens=page,
         used_blocks=added(_blocks(used, name) for name in (names or used)),
         running=total(running),
         waiting=total(waiting),

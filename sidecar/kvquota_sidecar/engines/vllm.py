@@ -28,6 +28,8 @@ from kvquota_sidecar.engines.exposition import (
     by_label,
     counted,
     first_of,
+    of_a_block,
+    of_a_card,
     rank_of,
     ranks_in,
     read,
@@ -97,7 +99,7 @@ def _blocks(config: list[Sample], ranks: int) -> Blocks | None:
     if smallest is None:
         return None
     of_one_rank = len(announced) > 1 or _is_of_one_rank(config[0].labels, smallest)
-    return Blocks(smallest if of_one_rank else smallest // ranks)
+    return of_a_card(smallest if of_one_rank else smallest // ranks)
 
 
 def _is_of_one_rank(labels: Mapping[str, str], blocks: int) -> bool:
@@ -106,8 +108,8 @@ def _is_of_one_rank(labels: Mapping[str, str], blocks: int) -> bool:
 
 
 def _block_tokens(config: list[Sample]) -> Tokens | None:
-    known = (_whole(each.labels, "block_size") for each in config)
-    return next((Tokens(each) for each in known if each), None)
+    known = (of_a_block(_whole(each.labels, "block_size")) for each in config)
+    return next((each for each in known if each is not None), None)
 
 
 def _whole(labels: Mapping[str, str], name: str) -> int | None:
