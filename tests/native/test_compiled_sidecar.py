@@ -30,10 +30,7 @@ for name in sys.argv[1:]:
     for cls in vars(module).values():
         if isinstance(cls, type) and issubclass(cls, (LeafValue, MutableLeaf, Value)) and cls.__module__ == name:
             fields = cls.__mypyc_attrs__ if hasattr(cls, "__mypyc_attrs__") else cls.__struct_fields__
-            try:
-                defaults = {key: repr(each.default) for key, each in inspect.signature(cls).parameters.items()}
-            except ValueError:  # the compiler says no defaults that are more than a literal
-                defaults = None
+            defaults = {key: repr(each.default) for key, each in inspect.signature(cls).parameters.items()}
             found[f"{name}.{cls.__name__}"] = [list(fields), defaults]
 print(json.dumps(found))
 """
@@ -66,8 +63,9 @@ def test_records_have_the_fields_and_defaults_that_their_sources_say() -> None:
     assert {name: fields for name, (fields, _) in compiled_ones.items()} == {
         name: fields for name, (fields, _) in sources.items()
     }
-    told = {name: defaults for name, (_, defaults) in compiled_ones.items() if defaults is not None}
+    told = {name: defaults for name, (_, defaults) in compiled_ones.items() if defaults}  # literal ones
     assert len(told) > len(sources) / 2
+    del told["kvquota_sidecar.proxy.head.Head"]  # it has a new dictionary each time, see below
     assert told == {name: sources[name][1] for name in told}
 
 
