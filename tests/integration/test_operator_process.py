@@ -30,6 +30,7 @@ from operator_world import (
     world_in,
 )
 from testcluster.apiserver import ApiServer
+from testcluster.cluster import ESTABLISHED
 from testcluster.processes import Server, free_port
 
 pytestmark = pytest.mark.apiserver
@@ -275,7 +276,7 @@ def install_lax_crds(server: ApiServer) -> None:
         definition = yaml.safe_load(path.read_text())
         definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = LAX
         server.kubectl("apply", "-f", "-", input=yaml.safe_dump(definition))
-        server.kubectl("wait", "--for=condition=Established", "crd", definition["metadata"]["name"])
+        server.kubectl("wait", ESTABLISHED, "crd", definition["metadata"]["name"])
 
 
 async def test_objects_that_nobody_can_read_are_told_so_and_spoil_nothing(world: World) -> None:

@@ -13,6 +13,7 @@ import openai
 import pytest
 
 from testcluster.apiserver import ApiServer
+from testcluster.cluster import ESTABLISHED
 from testcluster.processes import Keeper, free_port
 from testengine.port import EngineUnderTest
 from testengine.tiny_model import tiny_model
@@ -144,7 +145,7 @@ def running(apiserver: ApiServer, vllm: EngineUnderTest, tmp_path_factory: pytes
     programs = Programs(keeper, folder)
     for manifest in sorted((ROOT / "crds").glob("*.yaml")):
         apiserver.kubectl("apply", "--filename", manifest)
-    apiserver.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+    apiserver.kubectl("wait", ESTABLISHED, "crd", "--all", "--timeout=60s")
     apiserver.create_namespace(NAMESPACE)
     keys = [api_key(NAMESPACE, tenant) for tenant in (SEARCH, BATCH)]
     quotas = [quota(NAMESPACE, tenant, POOL) for tenant in (SEARCH, BATCH)]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from testcluster.apiserver import ApiServer
+from testcluster.cluster import ESTABLISHED
 from testcluster.programs import ProgramError
 
 CRDS: Final = Path(__file__).parents[2] / "crds"
@@ -17,7 +18,7 @@ NAMES: Final = {"ModelPool": "modelpools.kvquota.dev", "TenantQuota": "tenantquo
 def with_crds(apiserver: ApiServer, namespace: str) -> Iterator[ApiServer]:
     """The API server with the CRDs, applied as a user does, and a namespace whose objects are removed at the end."""
     apiserver.kubectl("apply", "-f", str(CRDS))
-    apiserver.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", *NAMES.values())
+    apiserver.kubectl("wait", ESTABLISHED, "--timeout=60s", "crd", *NAMES.values())
     apiserver.create_namespace(namespace)
     yield apiserver
     apiserver.kubectl("delete", ",".join(NAMES.values()), "--all", "-n", namespace)

@@ -20,6 +20,7 @@ from kvquota_operator.__main__ import run
 from kvquota_operator.settings import Address, LeaseSettings, OperatorSettings
 from operator_fakes import FakePod
 from testcluster.apiserver import ApiServer
+from testcluster.cluster import ESTABLISHED
 from testcluster.processes import free_port
 
 DEADLINE_S = 60.0
@@ -285,7 +286,7 @@ def install_crds(server: ApiServer) -> None:
     """Make the resources of kvquota ready to be used, as a user does."""
     server.kubectl("apply", "-f", CRDS)
     names = [f"{plural}.kvquota.dev" for plural in ("modelpools", "tenantquotas")]
-    server.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", *names)
+    server.kubectl("wait", ESTABLISHED, "--timeout=60s", "crd", *names)
 
 
 @contextmanager

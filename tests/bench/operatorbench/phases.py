@@ -26,6 +26,7 @@ from workload import STEP_SECONDS, Course, Fleet, marker, pod_name, pool_name, s
 from contract_cluster import CRDS, NAMES
 from kvquota_api.meta import TOKEN_KEY
 from testcluster.apiserver import ApiServer
+from testcluster.cluster import ESTABLISHED
 
 POLL_SECONDS: Final = 0.1
 QUIET_SECONDS: Final = 15.0  # without a write before an idle operator is believed to be idle
@@ -162,7 +163,7 @@ async def stage(site: Site) -> AsyncIterator[Stage]:
 
 def prepare(server: ApiServer) -> None:
     server.kubectl("apply", "-f", str(CRDS))
-    server.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", *NAMES.values())
+    server.kubectl("wait", ESTABLISHED, "--timeout=60s", "crd", *NAMES.values())
     server.create_namespace(NAMESPACE)
 
 

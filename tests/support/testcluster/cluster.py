@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from testcluster.access import Access
 from testcluster.errors import PartError
@@ -29,6 +29,9 @@ _OWNER_FILE = "owner.pid"
 
 _START_TIME = 19
 """Index of the start time among the fields of /proc/PID/stat that follow the name, see proc(5)."""
+
+ESTABLISHED: Final = '--for=jsonpath={.status.conditions[?(@.type=="Established")].status}=True'
+"""Of `kubectl wait` for a CRD. `condition=Established` is an error where there are no conditions yet."""
 
 
 class ClusterStartError(PartError):
