@@ -82,9 +82,12 @@ def write_sources(work: Path) -> None:
     shutil.copytree(SOURCES / PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
     (package / "records_compiled.py").replace(package / "records.py")
     for path in compiled(package):
-        path.write_text(with_native_records(path.read_text()))
-    if not (work / "crds").exists():
-        (work / "crds").symlink_to(ROOT / "crds")
+        try:
+            path.write_text(with_native_records(path.read_text()))
+        except RecordError as error:
+            sys.exit(f"{path.relative_to(work)}: {error}")
+    (work / "crds").unlink(missing_ok=True)  # where the repository was moved it leads nowhere
+    (work / "crds").symlink_to(ROOT / "crds")
 
 
 def compiled(package: Path) -> Iterator[Path]:
@@ -95,13 +98,22 @@ def compiled(package: Path) -> Iterator[Path]:
             yield path
 
 
+class RecordError(Exception):
+    """A record is not written as it has to be; the text says in which line, and how."""
+
+
 def with_native_records(source: str) -> str:
-    """The same module, in which each record has an `__init__` of its fields. Every line stays where it is."""
+    """The same module, in which each record has an `__init__` of its fields. Every line stays where it is.
+
+    Raises RecordError.
+    """
     lines, classes = source.splitlines(), [each for each in ast.parse(source).body if isinstance(each, ast.ClassDef)]
     for record in (each for each in classes if base_of(each) in RECORDS):
         head, fields = record.lineno - 1, [each for each in record.body if isinstance(each, ast.AnnAssign)]
         lines[head] = lines[head].replace(", frozen=True", "")
         for field in fields:
+            if field.end_lineno != field.lineno:
+                raise RecordError(f"line {field.lineno}: write a field of a record in one line")
             lines[field.lineno - 1] = f"    {ast.unparse(field.target)}: {ast.unparse(field.annotation)}"
         if fields:
             fill(lines, (fields[-1].end_lineno or 0) + 1, init_of(fields))
@@ -134,11 +146,11 @@ def init_of(fields: Sequence[ast.AnnAssign]) -> str:
 
 
 def fill(lines: list[str], number: int, text: str) -> None:
-    """Put `text` into the empty line of that number, counted from 1."""
+    """Put `text` into the empty line of that number, counted from 1. Raises RecordError."""
     if number > len(lines):
         lines.append("")
     if lines[number - 1]:
-        sys.exit(f"line {number} has to be empty beside a record: {lines[number - 1]!r}")
+        raise RecordError(f"line {number}: leave a line empty above a record and behind its fields")
     lines[number - 1] = text
 
 

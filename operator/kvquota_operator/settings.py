@@ -96,6 +96,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="[HOST]:PORT",
         help="where /healthz, /readyz and /metrics are (default: :8080)",
     )
+    _add_lease_flags(parser)
+    parser.add_argument("--log-format", choices=FORMATS, default="json", help="of the log lines (default: json)")
+    add_flags(parser, _address)
+    return parser
+
+
+def _add_lease_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--leader-elect",
         action=argparse.BooleanOptionalAction,
@@ -114,9 +121,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NS",
         help="of the Lease (default: that of the pod)",
     )
-    parser.add_argument("--log-format", choices=FORMATS, default="json", help="of the log lines (default: json)")
-    add_flags(parser, _address)
-    return parser
 
 
 def _existing_file(text: str) -> Path:

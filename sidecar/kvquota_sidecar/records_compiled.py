@@ -1,8 +1,8 @@
 """What stands in place of `records` in the compiled sidecar: classes whose fields the compiler puts at known places.
 
 `hatch_build.py` gives each record that stands on them an `__init__` of its fields, and takes the leaves from the
-garbage collector. That none changes a value, mypy has
-seen; here nothing prevents it.
+garbage collector. A leaf cannot stand on what is no leaf, so both kinds of values have methods of their own. That none
+changes a value, mypy has seen; here nothing prevents it.
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ async def test_it_ends_at_once_while_it_waits_to_be_begun_anew() -> None:
         return web.json_response(REFUSED, status=410)
 
     server = Server()
-    server.answer = ending  # type: ignore[method-assign,assignment]
+    server.answer = ending  # type: ignore[method-assign,assignment]  # the server of this test answers otherwise from here on
     async with framework(server) as scene:
         await until(lambda: len(scene.ends) == 3)
     assert set(scene.ends) == {"APIClientError"}

@@ -75,7 +75,7 @@ class Install:
         return self.served if namespace == SERVED else namespace
 
     def placed(self, rights: set[Right]) -> set[Right]:
-        return {(self.place(namespace), *rest) for namespace, *rest in rights}  # type: ignore[misc]
+        return {(self.place(namespace), *rest) for namespace, *rest in rights}  # type: ignore[misc]  # the length of what is unpacked
 
     @property
     def arguments(self) -> list[str]:

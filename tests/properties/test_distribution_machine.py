@@ -6,21 +6,17 @@ of everything that is on its way to them, never of what the operator believes.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import ClassVar
 
 import hypothesis.strategies as st
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 import reconcile_builders as make
@@ -28,15 +24,15 @@ from distribution_world import UNITS, Pod, World
 from kvquota_operator.planning.following import FLOOR, STEP
 from kvquota_operator.reconcile.demands import OWN_SEQUENCES
 from kvquota_operator.reconcile.usage import OWN_HARD
+from machines import Counting, Run, explore
 
 NAMES = ("search", "batch")
 MOUNTS = st.sampled_from([True, True, True, False])
 SIZES = st.sampled_from([make.CAP, make.CAP, 9_001, 3_001])
 MOST_PODS = 5
 MOST_WRITES = 8  # of one pod's copy, until all is settled for what is asked for: twice what was ever seen
-FEW = 5  # times that each thing has to be met, or the machine does not show what it should
-SHORT = settings(max_examples=120, stateful_step_count=50)
-LONG = settings(max_examples=2_000, stateful_step_count=150)
+SHORT = Run(settings(max_examples=120, stateful_step_count=50), steps=1_500)
+LONG = Run(settings(max_examples=2_000, stateful_step_count=150), steps=100_000)
 
 hards = st.sampled_from(
     [{"tokens": 40_000}, {"tokens": 160_000}, {"tokens": 12_800}, {"percent": 30}, {"percent": 60}, {"tokens": 0}, None]
@@ -59,11 +55,8 @@ def quota(name: str, spec: dict):
     return make.quota(name, age=NAMES.index(name), kv=kv, **fields)
 
 
-class DistributionMachine(RuleBasedStateMachine):
+class DistributionMachine(Counting):
     """Every rule is one thing that may happen at any time."""
-
-    steps: ClassVar[int] = 0
-    met: ClassVar[Counter[str]] = Counter()
 
     def __init__(self) -> None:
         super().__init__()
@@ -361,17 +354,6 @@ def _given(world: World, name: str):
             yield pod, share
 
 
-def test_distribution_machine() -> None:
-    is_long = settings().max_examples > 1000
-    DistributionMachine.steps, DistributionMachine.met = 0, Counter()
-    bounds = settings(LONG if is_long else SHORT, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    run_state_machine_as_test(DistributionMachine, settings=bounds)
-    met = DistributionMachine.met
-    sys.stdout.write(f"DistributionMachine: {DistributionMachine.steps} steps, {dict(met)}\n")
-    assert DistributionMachine.steps >= (100_000 if is_long else 1_500)
-    assert min(met[each] for each in MUST) >= FEW
-
-
 MUST = (
     "came back with an old config",
     "operator started anew",
@@ -383,3 +365,7 @@ MUST = (
     "started late",
     "follow",
 )
+
+
+def test_distribution_machine() -> None:
+    explore(DistributionMachine, short=SHORT, long=LONG, must=MUST)

@@ -7,20 +7,15 @@ sizes.
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import hypothesis.strategies as st
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 import reconcile_builders as make
@@ -33,6 +28,7 @@ from kvquota_operator.injection.planned import target_of
 from kvquota_operator.planner import Planner
 from kvquota_operator.reconcile.observed import InvalidSeen, Observed
 from kvquota_operator.reconcile.reconcile import reconcile
+from machines import Counting, Run, explore
 
 FP8 = {"model__name": "fp8", "model__kvCacheDtype": "fp8"}
 POOLS: dict[str, ModelPool | InvalidSeen] = {
@@ -49,9 +45,8 @@ TARGETS = {name: target for name, target in TARGETS.items() if target.kv is not 
 NAMES = ("search", "batch")
 MOST_PODS = 5
 MOST_ROUNDS = 12  # until nothing moves any more
-FEW = 5  # times that each thing has to be met, or the machine does not show what it should
-SHORT = settings(max_examples=60, stateful_step_count=40)
-LONG = settings(max_examples=1_500, stateful_step_count=120)
+SHORT = Run(settings(max_examples=60, stateful_step_count=40), steps=1_500)
+LONG = Run(settings(max_examples=1_500, stateful_step_count=120), steps=50_000)
 
 tokens = st.sampled_from([0, 12_800, 64_000, 160_000, 640_000])
 softs = st.sampled_from([None, {"percent": 30}, {"percent": 70}, {"bytes": "20Gi"}])
@@ -133,11 +128,8 @@ def _tokens(config: PodConfig, tenant: str) -> int:
     return sum(share.hard_blocks * config.kv.block_tokens for share in config.tenants if share.id == tenant)
 
 
-class RevisionsMachine(RuleBasedStateMachine):
+class RevisionsMachine(Counting):
     """Every rule is one thing that may happen at any time."""
-
-    steps: ClassVar[int] = 0
-    met: ClassVar[Counter[str]] = Counter()
 
     def __init__(self) -> None:
         super().__init__()
@@ -323,17 +315,6 @@ def _any_size(kv: KvPlan) -> tuple[object, ...]:
     return kv.block_tokens, kv.bytes_per_block, kv.max_model_len, kv.groups, kv.null_blocks
 
 
-def test_revisions_machine() -> None:
-    is_long = settings().max_examples > 1000
-    RevisionsMachine.steps, RevisionsMachine.met = 0, Counter()
-    bounds = settings(LONG if is_long else SHORT, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    run_state_machine_as_test(RevisionsMachine, settings=bounds)
-    met = RevisionsMachine.met
-    sys.stdout.write(f"RevisionsMachine: {RevisionsMachine.steps} steps, {dict(met)}\n")
-    assert RevisionsMachine.steps >= (50_000 if is_long else 1_500)
-    assert min(met[each] for each in MUST) >= FEW
-
-
 MUST = (
     "back",
     "joined while the plan was invalid",
@@ -343,3 +324,7 @@ MUST = (
     "two revisions at once",
     "moving",
 )
+
+
+def test_revisions_machine() -> None:
+    explore(RevisionsMachine, short=SHORT, long=LONG, must=MUST)

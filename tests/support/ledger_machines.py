@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
-from typing import ClassVar
-
 import hypothesis.strategies as st
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+from hypothesis import settings
 
+import machines
 from bookkeeping import BLOCK, share
 from kvquota_api.pod_config import TenantShare
 from ledger_engine import Text
+from machines import Counting, Run
 
 NAMES = ("search", "batch", "night")
 USABLE = 200
@@ -21,10 +18,9 @@ OUTPUT = st.sampled_from([BLOCK, 4 * BLOCK, 8 * BLOCK])  # tokens
 TIMES = st.sampled_from([(60, 60, 60), (8, 60, 60), (5, 10, 60)])  # that each of three tenants asks
 
 MOST_WAIT = 4  # at once: enough for an order of arrival
-FEW = 5  # times that each thing has to be met, or the machine does not show what it should
-LONG_STEPS = 250_000  # that the long profile takes with each of the four machines
-SHORT = settings(max_examples=60, stateful_step_count=40)
-LONG = settings(max_examples=2_400, stateful_step_count=125)  # an example takes 118 of its steps, by the mean
+SHORT = Run(settings(max_examples=60, stateful_step_count=40), steps=1000)
+# With each of the four machines; an example takes 118 of its steps, by the mean.
+LONG = Run(settings(max_examples=2_400, stateful_step_count=125), steps=250_000)
 
 letters = st.lists(st.sampled_from([0, 0, 0, 1, 2, 3, 4]), max_size=6).map(tuple)
 texts = st.builds(Text, letters, st.integers(0, 511))
@@ -49,21 +45,6 @@ def quotas(draw: st.DrawFn, enforcement: st.SearchStrategy[str]) -> tuple[Tenant
     return tuple(one(name) for name in names)
 
 
-class Counting(RuleBasedStateMachine):
-    """Counts its steps, and what it `met`."""
-
-    steps: ClassVar[int] = 0
-    met: ClassVar[Counter[str]] = Counter()
-
-
 def explore(machine: type[Counting]) -> None:
-    """Run it as the profile says; in the long one count that it has gone as far as it should."""
-    is_long = settings().max_examples > 1000
-    bounds = LONG if is_long else SHORT
-    machine.steps, machine.met = 0, Counter()
-    run_state_machine_as_test(
-        machine, settings=settings(bounds, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    )
-    sys.stdout.write(f"{machine.__name__}: {machine.steps} steps, {dict(machine.met)}\n")
-    assert machine.steps >= (LONG_STEPS if is_long else 1000)
-    assert min(machine.met[each] for each in ("waited", "admitted after a wait", "evicted")) >= FEW
+    """Run it as the profile says."""
+    machines.explore(machine, short=SHORT, long=LONG, must=("waited", "admitted after a wait", "evicted"))

@@ -40,44 +40,46 @@ class OperatorMetrics:
             buckets=_PASS_BUCKETS,
             registry=registry,
         )
-        self._done = Counter(
+        self._done = self._counter(
             "kvquota_operator_errands",
             "Things done for pools, by kind: Observe, Secret, Config, Sync, Status, Event.",
-            ["kind"],
-            registry=registry,
+            "kind",
         )
-        self._failed = Counter(
+        self._failed = self._counter(
             "kvquota_operator_errand_failures",
             "Things that failed and were tried again, by kind and reason; a Pass fails by a Bug only.",
-            ["kind", "reason"],
-            registry=registry,
+            "kind reason",
         )
-        self._requests = Counter(
+        self._requests = self._counter(
             "kvquota_operator_api_requests",
             "Requests to the API server, by method, resource and outcome: Done, or the reason of the failure.",
-            ["method", "resource", "outcome"],
-            registry=registry,
+            "method resource outcome",
         )
-        self._restarts = Counter(
+        self._count_what_breaks()
+
+    def _count_what_breaks(self) -> None:
+        self._restarts = self._counter(
             "kvquota_operator_watch_restarts",
             "Watches that broke and were begun again, by what is watched and reason.",
-            ["watched", "reason"],
-            registry=registry,
+            "watched reason",
         )
-        self._found = Counter(
+        self._found = self._counter(
             "kvquota_operator_resync_changes",
             "Changes that the periodic list found before the watch told of them.",
-            registry=registry,
         )
-        self._mended = Counter(
+        self._mended = self._counter(
             "kvquota_operator_mends",
             "Statuses that somebody else had changed and that were written over, by kind of the object.",
-            ["kind"],
-            registry=registry,
+            "kind",
         )
-        self._dropped = Counter(
-            "kvquota_operator_events_dropped", "Events that were not written because of their rate.", registry=registry
+        self._dropped = self._counter(
+            "kvquota_operator_events_dropped",
+            "Events that were not written because of their rate.",
         )
+
+    def _counter(self, name: str, told: str, labels: str = "") -> Counter:
+        """`labels`: their names, with a blank between them."""
+        return Counter(name, told, labels.split(), registry=self._registry)
 
     def passed(self, seconds: float) -> None:
         """One pass over one pool ended after `seconds`."""

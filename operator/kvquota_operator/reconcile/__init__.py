@@ -1,1 +1,1 @@
-"""The decisions of the operator: `reconcile(observed, now, wall) -> Plan`. Pure."""
+"""The decisions of the operator: `reconcile(observed, now, wall, plan_of) -> Plan`. Pure."""

@@ -147,11 +147,11 @@ def _framed(method: str, target: str, minor: int, headers: Headers) -> Head | Fa
     for name, value in headers:
         if name in _WATCHED:
             found.setdefault(name, []).append(value)
-    fault, length = _host_fault(found, minor), _body_length(found, minor)
+    fault, coding, length = _host_fault(found, minor), _coding_fault(found), _body_length(found, minor)
     if fault is not None:
         return fault
     if isinstance(length, Fault):
-        return _coding_fault(found) or length
+        return coding or length
     options = connection_options(headers)
     head = Head(
         method=method,
@@ -163,8 +163,7 @@ def _framed(method: str, target: str, minor: int, headers: Headers) -> Head | Fa
         keep_alive=minor == 1 and b"close" not in options,
         expects_continue=minor == 1 and b"expect" in found,
     )
-    fault = _coding_fault(found)
-    return head if fault is None else Fault(fault.status, fault.sentence, head.path, head)
+    return head if coding is None else Fault(coding.status, coding.sentence, head.path, head)
 
 
 _WATCHED: Final = frozenset({b"host", b"content-length", b"transfer-encoding", b"content-encoding", b"expect"})

@@ -61,10 +61,7 @@ _DONE: Final = b"[DONE]"
 _ENDS: Final = ("message_stop", "response.completed", "response.incomplete")
 _FAILURES: Final = ("error", "response.failed")
 _BAD_REASONS: Final = ("abort", "error")  # to finish: the engine gave the request up, or failed
-_BAD_STATUSES: Final = (
-    "cancelled",
-    "failed",
-)  # of Responses; nobody but the engine can have cancelled what is answered
+_BAD_STATUSES: Final = ("cancelled", "failed")  # of Responses: only the engine can have cancelled what is answered
 _MESSAGE: Final = "message"  # of Messages: a whole answer
 _MESSAGE_DELTA: Final = "message_delta"  # of Messages: the last but one, with the reason to stop
 _BLOCK_DELTA: Final = "content_block_delta"  # of Messages: text, thinking, the input of a tool

@@ -29,7 +29,7 @@ from kvquota_sidecar.ledger.asking import Cause
 from kvquota_sidecar.proxy.desk import UNREAD_SECONDS, Desk
 from kvquota_sidecar.proxy.engine_answer import AnswerHead
 from kvquota_sidecar.proxy.engine_side import EngineCall, EngineFailure
-from kvquota_sidecar.proxy.metering import MAX_JSON_BYTES, StreamMeter, Usage, read_plain
+from kvquota_sidecar.proxy.metering import MAX_JSON_BYTES, PlainAnswer, StreamMeter, read_plain
 from kvquota_sidecar.proxy.refusing import refusal_answer
 from kvquota_sidecar.proxy.request_ids import Name
 from kvquota_sidecar.proxy.routes import Route
@@ -53,6 +53,7 @@ _CAUSES: Final = {
     Outcome.DRAINED: Cause.DRAINED,
     Outcome.FAULT: Cause.ENGINE_FAILED,
 }
+_UNREAD: Final = PlainAnswer()
 _STOPPED: Final = "The engine ended its answer before it was complete. Retry later."
 _P = ParamSpec("_P")
 
@@ -105,12 +106,12 @@ class Relay:
         "_copied",
         "_copy",
         "_desk",
-        "_given_up",
         "_head",
         "_heard",
         "_is_good",
         "_job",
         "_meter",
+        "_plain",
         "_silent_until",
         "_started_at",
         "_told",
@@ -126,7 +127,8 @@ class Relay:
         self._is_good = False  # it says 200
         self._meter: StreamMeter | None = None
         self._copy: list[bytes] = []  # of a body that is one JSON object, for its usage
-        self._copied, self._given_up = 0, False  # its bytes; it says that the engine gave the request up
+        self._copied = 0
+        self._plain = _UNREAD
         self._begun = False  # something of the answer was sent
         self._answered = False  # all of it was
         self._closed = False
@@ -190,6 +192,8 @@ class Relay:
         try:
             meter = self._meter
             rest = b"" if meter is None else meter.rest()
+            if self._copy and self._is_good:
+                self._plain = read_plain(b"".join(self._copy))
             self._settle()
             if meter is not None and self._stops_short(meter):
                 self._finish(refuse(Code.ENGINE_ERROR, _STOPPED), Outcome.ENGINE_FAILED)
@@ -265,7 +269,7 @@ class Relay:
         return meter.is_given_up or (not meter.has_ended and (meter.is_cut or self._job.marks_end))
 
     def _how_it_ended(self) -> Outcome:
-        if self._given_up if self._meter is None else self._meter.has_failed:
+        if self._plain.is_given_up if self._meter is None else self._meter.has_failed:
             return Outcome.ENGINE_FAILED
         return Outcome.ANSWERED if self._is_good else Outcome.ENGINE_REFUSED
 
@@ -306,7 +310,8 @@ class Relay:
 
     def _settle(self) -> None:
         """Correct the books by what the engine counted, and learn from it."""
-        usage, job, desk = self._usage(), self._job, self._desk
+        job, desk = self._job, self._desk
+        usage = self._plain.usage if self._meter is None else self._meter.usage
         if usage is None or usage.prompt is None or job.ticket is None or job.tenant is None:
             return
         desk.ratios.learn(job.tenant, job.prompts, usage.prompt)
@@ -319,13 +324,6 @@ class Relay:
         elif usage.output is not None:
             self._told = usage.output
         desk.books.settle(job.ticket, usage.prompt, self._told, desk.clock(), usage.cached)
-
-    def _usage(self) -> Usage | None:
-        if self._meter is not None:
-            return self._meter.usage
-        plain = read_plain(b"".join(self._copy) if self._is_good else b"")
-        self._given_up = plain.is_given_up
-        return plain.usage
 
     def _keep_copy(self, data: bytes) -> None:
         self._copied += len(data)
