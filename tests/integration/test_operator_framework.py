@@ -4,6 +4,7 @@ import asyncio
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,22 @@ async def terms(world: World) -> tuple[str, int]:
     return lease["spec"]["holderIdentity"], lease["spec"].get("leaseTransitions", 0)
 
 
+@asynccontextmanager
+async def governed(
+    world: World, server: ApiServer, kubeconfig: Path, folder: Path
+) -> AsyncIterator[tuple[FaultProxy, Replica, Sidecar, tuple[str, int]]]:
+    """A process that leads behind a proxy, the pod whose quota it has brought into force, and its term."""
+    proxy = FaultProxy(server)
+    async with proxy.serving() as url:
+        await world.add_pool()
+        await world.apply(quota("search"))
+        sidecar = await world.add_pod("llama-0")
+        with replica("only", proxied(kubeconfig, url, folder), world.namespace) as process:
+            await leader([process])
+            await lowered_to(world, sidecar, 40)
+            yield proxy, process, sidecar, await terms(world)
+
+
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
@@ -103,53 +120,37 @@ async def terms(world: World) -> tuple[str, int]:
 async def test_a_watch_that_is_refused_twice_when_it_is_opened_again_ends_nothing(
     world: World, server: ApiServer, kubeconfig: Path, tmp_path: Path, fault: Fault, reason: str | None
 ) -> None:
-    proxy = FaultProxy(server)
-    async with proxy.serving() as url:
-        await world.add_pool()
-        await world.apply(quota("search"))
-        sidecar = await world.add_pod("llama-0")
-        with replica("only", proxied(kubeconfig, url, tmp_path), world.namespace) as process:
-            await leader([process])
-            await lowered_to(world, sidecar, 40)
-            term = await terms(world)
-            proxy.arm(fault, TWICE, "WATCH")
-            proxy.end_watches()
-            seconds = await lowered_to(world, sidecar, 30)
-            await until_true(lambda: all(proxy.met[each] == TWICE for each in WATCHES), what="both watches are refused")
-            later = await lowered_to(world, sidecar, 20)
-            print(f"{fault}: in force after {seconds:.1f} s, and {later:.1f} s later on")  # noqa: T201
-            assert max(seconds, later) < SOON_S
-            assert await process.ready() == 200
-            assert await terms(world) == term, "the same process leads, without a break"
-            assert await restarts(process) == await stop(process)
-            assert set(ends(process)) == ({reason} if reason else set())
+    async with governed(world, server, kubeconfig, tmp_path) as (proxy, process, sidecar, term):
+        proxy.arm(fault, TWICE, "WATCH")
+        proxy.end_watches()
+        seconds = await lowered_to(world, sidecar, 30)
+        await until_true(lambda: all(proxy.met[each] == TWICE for each in WATCHES), what="both watches are refused")
+        later = await lowered_to(world, sidecar, 20)
+        print(f"{fault}: in force after {seconds:.1f} s, and {later:.1f} s later on")  # noqa: T201
+        assert max(seconds, later) < SOON_S
+        assert await process.ready() == 200
+        assert await terms(world) == term, "the same process leads, without a break"
+        assert await restarts(process) == await stop(process)
+        assert set(ends(process)) == ({reason} if reason else set())
 
 
 async def test_while_no_watch_can_be_opened_the_operator_goes_on_and_asks_little(
     world: World, server: ApiServer, audit: Audit, kubeconfig: Path, tmp_path: Path
 ) -> None:
-    proxy = FaultProxy(server)
-    async with proxy.serving() as url:
-        await world.add_pool()
-        await world.apply(quota("search"))
-        sidecar = await world.add_pod("llama-0")
-        with replica("only", proxied(kubeconfig, url, tmp_path), world.namespace) as process:
-            await leader([process])
-            await lowered_to(world, sidecar, 40)
-            term = await terms(world)
-            proxy.arm(409, 10**6, "WATCH")
-            proxy.end_watches()
-            await until_true(lambda: all(proxy.met[each] > 3 for each in WATCHES), what="both watches are refused")
-            since, asked = time.time(), sidecar.asked
-            seconds = await lowered_to(world, sidecar, 30)
-            await asyncio.sleep(10.0)
-            read, written = len(audit.asked(since=since)), len(audit.writes(since=since))
-            print(f"in force after {seconds:.1f} s; {read} requests, {written} of them writes")  # noqa: T201
-            assert sidecar.asked >= asked + 10, "the pods are asked all the time"
-            assert seconds < SOON_S
-            assert (read < 60, written < 10) == (True, True)
-            assert (await process.ready(), await terms(world)) == (200, term)
-            await stop(process)
+    async with governed(world, server, kubeconfig, tmp_path) as (proxy, process, sidecar, term):
+        proxy.arm(409, 10**6, "WATCH")
+        proxy.end_watches()
+        await until_true(lambda: all(proxy.met[each] > 3 for each in WATCHES), what="both watches are refused")
+        since, asked = time.time(), sidecar.asked
+        seconds = await lowered_to(world, sidecar, 30)
+        await asyncio.sleep(10.0)
+        read, written = len(audit.asked(since=since)), len(audit.writes(since=since))
+        print(f"in force after {seconds:.1f} s; {read} requests, {written} of them writes")  # noqa: T201
+        assert sidecar.asked >= asked + 10, "the pods are asked all the time"
+        assert seconds < SOON_S
+        assert (read < 60, written < 10) == (True, True)
+        assert (await process.ready(), await terms(world)) == (200, term)
+        await stop(process)
 
 
 async def test_resources_that_are_installed_anew_are_watched_again(
