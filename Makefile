@@ -58,7 +58,8 @@ test-long: setup ## the property tests on many more and new examples (hours)
 native: build/native/.built ## the compiled sidecar, in build/native (two minutes; hatch_build.py)
 
 build/native/.built: $(VENV)/.dev hatch_build.py $(shell find crds/kvquota_api sidecar/kvquota_sidecar -name '*.py')
-	@$(BIN)/python hatch_build.py build/native
+	@echo "native: compiling the sidecar into build/native (about two minutes)"
+	@$(BIN)/python hatch_build.py
 	@touch $@
 
 # Of those tests that need no real parts, all that name the sidecar or what its own tests stand on.
@@ -73,7 +74,8 @@ PURE = crds/kvquota_api/*,operator/kvquota_operator/injection/*,operator/kvquota
 # although the next one tries something else. A round that hangs is a fault too.
 FOR ?= 60
 fuzz: setup ## the parsers that read what strangers send, on new inputs for a minute (FOR=3600 seconds, SEED=... a round again)
-	@end=$$((SECONDS + $(FOR))); \
+	@case "$(FOR)$${SEED:-}" in *[!0-9]*) echo "fuzz: FOR and SEED are whole numbers, as in FOR=60 and SEED=1" >&2; exit 2;; esac; \
+	end=$$((SECONDS + $(FOR))); \
 	while seed=$${SEED:-$$((RANDOM * 32768 + RANDOM))}; do \
 		echo "fuzz: make fuzz SEED=$$seed brings this round again"; \
 		KVQUOTA_PROFILE=fuzz timeout 300 $(BIN)/python -m pytest --quiet --numprocesses 2 --hypothesis-seed=$$seed tests/properties -k fuzz $(ARGS); \

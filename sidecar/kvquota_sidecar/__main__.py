@@ -65,9 +65,9 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _supervise(settings: Settings, arguments: Sequence[str]) -> NoReturn:
     """Become the supervisor. What its children would not start with is found before: raises as they would."""
+    descriptors.require()
     if settings.tls is not None:
         settings.tls.load()
-    descriptors.raise_limit()
     given = {"sockets": Listeners.bound(settings).handed_on(), "hangSeconds": settings.hang_seconds}
     program = str(Path(supervisor.__file__))
     os.execv(sys.executable, [sys.executable, "-I", "-S", program, json.dumps(given), *arguments])  # noqa: S606 - no shell: this very program

@@ -15,6 +15,9 @@ from typing import Final
 
 from kvquota_sidecar.listening import BACKLOG
 from kvquota_sidecar.proxy.hub import KEPT
+from kvquota_sidecar.settings import SettingsError
+
+LEAST: Final = 64  # descriptors: with fewer the program does not get as far as to say what it lacks
 
 ADMIN_CONNECTIONS: Final = 64  # operator, probes and Prometheus have one each, and some have two
 # Descriptors that clients do not get: two for each connection of the admin port, as it may ask the engine; 64 for
@@ -30,6 +33,14 @@ class Places:
     clients: int
     admin: int
     backlog: int
+
+
+def require(least: int = LEAST) -> None:
+    """Raise the limit as far as this process may. Raises SettingsError where that is too low to run at all."""
+    raise_limit()
+    has = limit()
+    if has is not None and has < least:
+        raise SettingsError(f"this program may open {has} files, and needs {least}: raise the limit (ulimit -n 1024)")
 
 
 def raise_limit() -> None:

@@ -191,7 +191,8 @@ def _policy(text: str) -> FailurePolicy:
 
 def _bind(name: str, text: str) -> Bind:
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
+    is_whole = host.startswith("[") == host.endswith("]")
+    if not colon or not is_whole or not port.isdecimal() or int(port) > 65535:
         raise SettingsError(f"{name} is HOST:PORT with a port from 0 to 65535, not {text!r}")
     return Bind(host.strip("[]"), int(port))
 

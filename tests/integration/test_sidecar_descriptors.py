@@ -3,6 +3,8 @@
 import contextlib
 import socket
 import ssl
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from http.client import HTTPSConnection
@@ -127,3 +129,18 @@ def test_streams_take_two_descriptors_and_what_is_too_much_is_closed_while_probe
     until("nothing runs", lambda: "kvquota_requests_running 0.0" in program.metrics)
     assert answered(program) == 200
     assert program.events("descriptors_used_up") == []
+
+
+@pytest.mark.parametrize(
+    ("program", "needs"),
+    [
+        pytest.param(("kvquota_sidecar",), 64, id="the sidecar"),
+        pytest.param(("kvquota_cli", "serve", "--manifests", ".", "--engine", "http://127.0.0.1:9"), 64, id="serve"),
+        pytest.param(("kvquota_cli", "demo"), 128, id="the demo"),
+    ],
+)
+def test_with_too_few_to_run_at_all_it_says_how_many_it_needs(program: tuple[str, ...], needs: int) -> None:
+    argv = ["prlimit", "--nofile=40:40", "--", sys.executable, "-m", *program]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    told = f": this program may open 40 files, and needs {needs}: raise the limit (ulimit -n 1024)\n"
+    assert (done.returncode, done.stderr.partition(":")[2]) == (2, told[1:])

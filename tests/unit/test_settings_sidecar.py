@@ -87,6 +87,8 @@ BAD = {
     "a flag without a value": (["--listen"], "--listen"),
     "no port": (["--listen", "0.0.0.0"], "--listen is HOST:PORT"),
     "a port of letters": (["--admin", "0.0.0.0:http"], "--admin is HOST:PORT"),
+    "half an IPv6 address": (["--listen", "[::1"], "--listen is HOST:PORT"),
+    "a bracket that nothing closes": (["--listen", "[::1:80"], "--listen is HOST:PORT"),
     "a port beyond all": (["--admin", "0.0.0.0:65536"], "--admin is HOST:PORT"),
     "an engine without a scheme": (["--engine", "127.0.0.1:1"], "--engine is http://HOST:PORT"),
     "an engine over TLS": (["--engine", "https://127.0.0.1:1"], "--engine is http://HOST:PORT"),

@@ -29,6 +29,7 @@ from kvquota_cli.keys import new_key
 from kvquota_cli.wrapping import terminal_columns, wrapped
 from kvquota_fakeengine.server import FakeEngineServer
 from kvquota_fakeengine.settings import EngineSettings
+from kvquota_sidecar import descriptors
 from kvquota_sidecar.proxy.engine_side import EngineAddress
 from kvquota_sidecar.settings import SettingsError, read_settings
 
@@ -38,12 +39,17 @@ FAKE: Final = EngineSettings(
 EMBEDDED_NAMESPACE: Final = "demo"
 SHORTEST_SECONDS: Final = 6.0  # both acts, each long enough for a few requests
 LONGEST_SECONDS: Final = 600.0
+DESCRIPTORS: Final = 128  # that all its clients at once, the engine and the sidecar take
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
     """Show it. PROBLEM when it did not hold. Raises CliError when it cannot begin."""
     if not SHORTEST_SECONDS <= arguments.seconds <= LONGEST_SECONDS:
         raise CliError(f"--seconds is a number from {SHORTEST_SECONDS:g} to {LONGEST_SECONDS:g}")
+    try:
+        descriptors.require(DESCRIPTORS)
+    except SettingsError as error:
+        raise CliError(str(error)) from error
     if arguments.kubeconfig is not None:
         require_kubeconfig(arguments.kubeconfig)
     logging.getLogger().setLevel(logging.ERROR)  # what fails at first and is tried again is no news here

@@ -27,6 +27,7 @@ from kvquota_cli.errors import CliError, ExitCode
 from kvquota_cli.tables.objects import pool_table, quota_table
 from kvquota_cli.tables.table import printed
 from kvquota_operator.reconcile.observed import PoolKey
+from kvquota_sidecar import descriptors
 from kvquota_sidecar.memory import memory_limit
 from kvquota_sidecar.settings import Bind, Settings, SettingsError, read_settings
 from kvquota_sidecar.supervisor import STANDARD_OUTPUT, Outlet
@@ -47,6 +48,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 def _settings(arguments: argparse.Namespace) -> Settings:
     given = ["--listen", arguments.listen, "--engine", arguments.engine, "--admin", arguments.admin]
     try:
+        descriptors.require()
         settings = read_settings([*given, "--drain-seconds", arguments.drain_seconds], {}, memory_bytes=memory_limit())
     except SettingsError as error:
         raise CliError(str(error)) from error

@@ -29,7 +29,7 @@ def _trouble(bind: Bind) -> str | None:
 
 
 def _reason(error: OSError) -> str:
-    """In the system's words; a failed look-up of a name has a number of its own and brings its words along."""
-    if error.errno and not isinstance(error, socket.gaierror):
+    """In the system's words; a failed look-up of a name has a number of its own below 0, and brings its words along."""
+    if error.errno and error.errno > 0 and not isinstance(error, socket.gaierror):
         return os.strerror(error.errno)
-    return error.strerror or str(error)
+    return (error.strerror or str(error)).partition(" (while")[0]
