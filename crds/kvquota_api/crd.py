@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from kvquota_api.inert import INERT, NOT_YET, InertField
 from kvquota_api.meta import CATEGORY, GROUP, VERSION
 from kvquota_api.model_pool import ModelPool
 from kvquota_api.resource import Model
@@ -140,7 +141,15 @@ def _version(resource: Resource) -> Json:
 def object_schema(model: type[Model]) -> Json:
     """The structural schema of a whole object, with what the API server owns left to it."""
     schema = structural_schema(model)
+    for field in INERT[model.__name__]:
+        _mark(schema, field)
     return {**schema, "properties": {**schema["properties"], **_OWN_FIELDS}, "required": ["spec"]}
+
+
+def _mark(schema: Json, field: InertField) -> None:
+    for name in field.path.split("."):
+        schema = schema["properties"][name]
+    schema["description"] = f"{schema['description']} {NOT_YET}"
 
 
 def _printed(column: Column) -> Json:

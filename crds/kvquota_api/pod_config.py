@@ -4,9 +4,12 @@ Decides their shape, their version and their digest. Pure, and free of pydantic:
 
 Invariants:
 
-1. A document is accepted whole or refused whole; a field that this version does not know refuses it.
-2. Two configs with the same digest mean the same; `generation` only says which is newer, and never goes backwards.
-3. The config holds nothing secret; the identity holds digests of API keys, never the keys.
+1. A document is accepted whole or refused whole.
+2. Its digest is of what was written, whoever reads it: a reader that knows fewer fields or more finds the same one.
+3. A field that this version does not know is passed over, and named. A value that it does not know of a field that it
+   knows, or another `version`, refuses the document (docs/adr/0006-versions-side-by-side.md).
+4. Two configs with the same digest mean the same; `generation` only says which is newer, and never goes backwards.
+5. The config holds nothing secret; the identity holds digests of API keys, never the keys.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
@@ -26,6 +30,9 @@ from kvquota_api.memory.worth import Worth
 CONFIG_VERSION: Final = 1
 MAX_GROUPS: Final = 512  # of one model: a drafter can leave every layer in a group of its own
 MAX_TENANTS: Final = 10_000  # of one pool: bounds the config and every table that the sidecar keeps
+MAX_UNKNOWN: Final = 16  # names of fields that are told: a release adds a few, and one of them is enough to look
+LONGEST_FIELD: Final = 160  # characters of such a name: ours are shorter, and what is strange is cut
+FOR_THE_OPERATOR: Final = ("config.plan", "config.earlier")  # its own notes in a config: no sidecar has to know them
 MEASURED: Final = "-"  # in place of a plan's hash: the plan is what the engines report, since nobody knows the model
 
 Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -41,8 +48,9 @@ class DocumentError(ValueError):
     """A document that is refused; the text says which field and what is wrong with it."""
 
 
-class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
-    pass
+class _Document(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """A field that comes after the first release has `msgspec.UNSET` as its default, so that it is written only where
+    it says something: what does not use it stays as it was, and no older reader meets it."""
 
 
 class PodRef(_Document, frozen=True, kw_only=True):
@@ -199,6 +207,30 @@ class PoolIdentity(_Document, frozen=True, kw_only=True):
         return f"PoolIdentity(digest={self.digest!r})"
 
 
+class ConfigOfAnotherVersion(PodConfig, frozen=True, kw_only=True):
+    """What this version knows of a config that it would write otherwise. Equal to none that it writes itself.
+
+    `unknown`: the fields that it does not know and nobody acts on, as in `config.tenants[].weight`; `as_written`: JSON.
+    """
+
+    unknown: tuple[str, ...]
+    as_written: bytes
+
+
+class IdentityOfAnotherVersion(PoolIdentity, frozen=True, kw_only=True):
+    """The same of an identity."""
+
+    unknown: tuple[str, ...]
+    as_written: bytes
+
+    def __repr__(self) -> str:
+        """As that of an identity: what was written has the pepper."""
+        return PoolIdentity.__repr__(self)
+
+
+_FOREIGN: Final = (ConfigOfAnotherVersion, IdentityOfAnotherVersion)
+_NOT_COUNTED: Final = ("generation", "digest")  # in the digest
+
 _D = TypeVar("_D", bound=PodConfig | PoolIdentity)
 
 
@@ -207,10 +239,12 @@ def content_digest(document: PodConfig | PoolIdentity) -> str:
 
     Raises DocumentError where the reader would refuse it.
     """
-    content: dict[str, Any] = msgspec.to_builtins(_as_read(document))
-    content.pop("generation", None)
-    content.pop("digest")
-    return hashlib.sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()
+    return _digest(msgspec.to_builtins(_as_read(document)))
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    counted = {name: value for name, value in content.items() if name not in _NOT_COUNTED}
+    return hashlib.sha256(msgspec.json.encode(counted, order="deterministic")).hexdigest()
 
 
 def _as_read(document: _D) -> _D:
@@ -227,13 +261,27 @@ def sealed(document: _D) -> _D:
 
 
 def encode(document: PodConfig | PoolIdentity) -> bytes:
-    """Deterministic JSON."""
+    """Deterministic JSON; of one that another version wrote, what that wrote."""
+    if isinstance(document, _FOREIGN):
+        return document.as_written
     return msgspec.json.encode(document, order="deterministic")
+
+
+def known_part(config: PodConfig) -> PodConfig:
+    """`config` without what this version does not know; its digest is not of this any more."""
+    if not isinstance(config, ConfigOfAnotherVersion):
+        return config
+    return PodConfig(**{name: getattr(config, name) for name in PodConfig.__struct_fields__})
+
+
+def unknown_fields(document: PodConfig | PoolIdentity) -> tuple[str, ...]:
+    """Paths of the fields that this version does not know, the first MAX_UNKNOWN in order."""
+    return document.unknown if isinstance(document, _FOREIGN) else ()
 
 
 def decode_config(data: bytes | str) -> PodConfig:
     """Read a config. Raises DocumentError that names the field, also where parts contradict each other."""
-    config = _decode(data, PodConfig)
+    config = _decode(data, PodConfig, ConfigOfAnotherVersion, "config")
     tenants = Counter(tenant.id for tenant in config.tenants)
     repeated = sorted(each for each, count in tenants.items() if count > 1)
     if repeated:
@@ -250,17 +298,37 @@ def decode_config(data: bytes | str) -> PodConfig:
 
 def decode_identity(data: bytes | str) -> PoolIdentity:
     """Read an identity. Raises DocumentError that names the field."""
-    return _decode(data, PoolIdentity)
+    return _decode(data, PoolIdentity, IdentityOfAnotherVersion, "identity")
 
 
-def _decode(data: bytes | str, kind: type[_D]) -> _D:
+def _decode(data: bytes | str, kind: type[_D], foreign: Callable[..., _D], name: str) -> _D:
+    """`kind` where this version would write the same, else `foreign`. A reader may see 2.0 where 2 was written."""
     try:
         document = msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        written, known = msgspec.json.decode(data), msgspec.json.decode(msgspec.json.encode(document))
+        digest = _digest(known if written == known else written)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise DocumentError(f"not a valid {kind.__name__}: {error}") from error
-    if content_digest(document) != document.digest:
+    if digest != document.digest:
         raise DocumentError("digest: does not match the content; the document was cut or edited")
-    return document
+    if written == known:
+        return document
+    fields = {field: getattr(document, field) for field in kind.__struct_fields__}
+    unknown = tuple(sorted({path[:LONGEST_FIELD] for path in _beyond(written, known, name)})[:MAX_UNKNOWN])
+    return foreign(**fields, unknown=unknown, as_written=data.encode() if isinstance(data, str) else data)
+
+
+def _beyond(written: Any, known: Any, path: str) -> Iterator[str]:
+    """Paths of what is written and not known; the items of a list have one path."""
+    if isinstance(written, list):
+        for item, read in zip(written, known, strict=True):
+            yield from _beyond(item, read, f"{path}[]")
+    if isinstance(written, dict):
+        for name, value in written.items():
+            if name in known:
+                yield from _beyond(value, known[name], f"{path}.{name}")
+            else:
+                yield f"{path}.{name}"
 
 
 def key_digest(pepper: str, key: str) -> str:

@@ -9,6 +9,8 @@ Invariants:
 3. None is "nobody measured it", never 0. Counters only grow within one `epoch` and start at 0 in a new one.
 4. Whatever is read has a bound: of a list, of a table, of its keys, of every text and of every whole number. What an
    engine says of its size is bounded by what a card can hold, so that the sum over all pods can be counted with.
+5. A field that the reader does not know is passed over, one that the writer did not know has a default; a word that the
+   reader does not know, or another `version`, refuses the message (docs/adr/0006-versions-side-by-side.md).
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 
-from kvquota_api.pod_config import MAX_TENANTS, DocumentError, Name, Natural
+from kvquota_api.pod_config import LONGEST_FIELD, MAX_TENANTS, MAX_UNKNOWN, DocumentError, Name, Natural
 
 SYNC_VERSION: Final = 1
 SYNC_PATH: Final = "/v1/sync"
@@ -35,6 +37,7 @@ Word = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_WORD)]
 DigestInForce = Annotated[str, msgspec.Meta(max_length=64)]  # of SHA-256 in hexadecimal; "" where there is none
 EngineBlocks = Annotated[int, msgspec.Meta(ge=0, le=MAX_BLOCKS)]
 BlockTokens = Annotated[int, msgspec.Meta(ge=0, le=MAX_BLOCK_TOKENS)]
+FieldPath = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_FIELD)]
 Sentence = Annotated[str, msgspec.Meta(max_length=1024)]
 Table = Annotated[dict[Word, Natural], msgspec.Meta(max_length=MAX_CODES)]
 
@@ -57,10 +60,13 @@ class SyncRequest(_Message, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class InForce(_Message, frozen=True, kw_only=True):
+    """What a sidecar obeys. `unknown_fields`: of these documents, what it does not know and does not act on."""
+
     generation: Natural = 0
     config_digest: DigestInForce = ""
     identity_digest: DigestInForce = ""
     source: Source = "None"
+    unknown_fields: Annotated[tuple[FieldPath, ...], msgspec.Meta(max_length=2 * MAX_UNKNOWN)] = ()
 
 
 class Rejected(_Message, frozen=True, kw_only=True):

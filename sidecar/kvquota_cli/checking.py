@@ -7,8 +7,8 @@ Invariants:
 
 1. What is wrong with one object is said once, not again for everything that depends on it.
 2. What may be elsewhere is a warning: a Secret, a ConfigMap with a model's config, and a pool where no other pool of
-   that namespace is among the files. So is a soft that is scaled down, and a model that the planner does not know: it
-   can all be applied.
+   that namespace is among the files. So is a soft that is scaled down, a model that the planner does not know, and a
+   field that nothing acts upon yet: it can all be applied.
 
 It does not know what is in the cluster already, nor what engines measure.
 """
@@ -24,7 +24,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from kvquota_api.conditions import PLAN_VALID, PODS_GOVERNED, QUOTA_WITHIN_CAPACITY, READY
-from kvquota_api.validation import KINDS
+from kvquota_api.inert import InertField, asked_of
+from kvquota_api.model_pool import ModelPool
+from kvquota_api.tenant_quota import TenantQuota
+from kvquota_api.validation import KINDS, InvalidObjectError, parse_model_pool, parse_tenant_quota
 from kvquota_cli.embedded.file_cluster import FileCluster
 from kvquota_cli.embedded.identity import engine_pod, new_secret
 from kvquota_cli.embedded.objects import Objects
@@ -41,6 +44,11 @@ _POOL_NAMES: Final = {
     "TenantQuota": "spec.modelPoolRef.name",
     "ModelPool": "spec.degradation.fallback.modelPoolRef.name",
 }  # by kind, where an object names a pool
+_Parse = Callable[[object], ModelPool | TenantQuota]
+_PARSED: Final[Mapping[str, _Parse]] = {
+    "ModelPool": parse_model_pool,
+    "TenantQuota": parse_tenant_quota,
+}
 _CONFIG_NAME: Final = "spec.model.config.configMapRef.name"
 _LIKE: Final = 0.5  # of 1: how alike the name of a pool and a slip of it are
 _WARNED: Final = (PLAN_VALID, PODS_GOVERNED, QUOTA_WITHIN_CAPACITY, READY)
@@ -97,6 +105,23 @@ async def _together(objects: Objects, collection: Collection, now: datetime) -> 
         for key, stored in objects.all_of(kind):
             if (lost := _without_pool(key, stored.body, field, manifests)) is not None:
                 yield lost
+    for finding in _inert(objects, manifests):
+        yield finding
+
+
+def _inert(objects: Objects, manifests: Mapping[ObjectKey, Manifest]) -> Iterator[Finding]:
+    for kind, parse in _PARSED.items():
+        for key, stored in objects.all_of(kind):
+            for field in _asked(parse, stored.body):
+                place = manifests[key].document.at(*steps_of(field.path))
+                yield Finding(place, f"not acted upon yet: {field.meanwhile}", str(key), field.path, "warning")
+
+
+def _asked(parse: _Parse, body: Mapping[str, Any]) -> Sequence[InertField]:
+    try:
+        return asked_of(parse(body).spec)
+    except InvalidObjectError:
+        return ()  # what is wrong with it is said by who judges it alone
 
 
 async def decide(objects: Objects, pool: PoolKey, now: datetime) -> Plan:

@@ -39,7 +39,6 @@ def test_holds(groups: tuple[LayerGroup, ...], length: int, blocks: int) -> None
         pytest.param(b'{"kind": "Full", "blockTokens": 16, "windowTokens": -1}', id="a window below nothing"),
         pytest.param(b'{"kind": "Full", "blockTokens": 16, "fixedBlocks": -1}', id="a state below nothing"),
         pytest.param(b'{"kind": "Latent", "blockTokens": 16}', id="a kind that is not known"),
-        pytest.param(b'{"kind": "Full", "blockTokens": 16, "invented": 1}', id="a field that is not known"),
         pytest.param(b'{"kind": "Full"}', id="no block size"),
     ],
 )

@@ -31,6 +31,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- end }}
 
+{{/* Of the policies that warn, which are in no namespace. */}}
+{{- define "kvquota.warnings" -}}
+{{- printf "%s-%s-not-enforced-yet" .Release.Namespace (.Release.Name | trunc 52 | trimSuffix "-") }}
+{{- end }}
+
 {{- define "kvquota.subjects" -}}
 - kind: ServiceAccount
   name: {{ include "kvquota.serviceAccount" . }}

@@ -22,7 +22,7 @@ from kvquota_api.amounts import Blocks, Tokens
 GroupKind = Literal["Full", "Sliding", "Chunked", "State"]
 
 
-class LayerGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
+class LayerGroup(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """One group of layers that share block tables.
 
     `block_tokens`: tokens of one sequence in one block of this group, at least 1.

@@ -23,18 +23,17 @@ from kvquota_api.memory.blocks import LayerGroup, blocks_for
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """`groups`: of the plan, one at least; `max_model_len`: tokens of the longest request, at least 1."""
+    """`groups`: of the plan, one at least; `max_model_len`: tokens of the longest request, at least 1. `rate`: so many
+    tokens are worth so many blocks."""
 
     groups: tuple[LayerGroup, ...]
     max_model_len: Tokens
-    # So many tokens are worth so many blocks: computed once, since every answer tells of amounts.
-    _tokens: int = field(init=False, repr=False, compare=False)
-    _blocks: int = field(init=False, repr=False, compare=False)
+    rate: tuple[int, int] = field(init=False, repr=False, compare=False)  # computed once: every answer tells of amounts
 
     def __post_init__(self) -> None:
         whole = self._keeps_every_token
-        object.__setattr__(self, "_tokens", self.groups[0].block_tokens if whole else self.max_model_len)
-        object.__setattr__(self, "_blocks", 1 if whole else max(1, self._of_longest))
+        rate = (self.groups[0].block_tokens, 1) if whole else (self.max_model_len, max(1, self._of_longest))
+        object.__setattr__(self, "rate", rate)
 
     def blocks(self, tokens: Tokens) -> Blocks:
         """Blocks that hold `tokens` of context."""
@@ -45,7 +44,8 @@ class Worth:
 
     def tokens(self, blocks: int) -> Tokens:
         """Tokens of context that `blocks` are worth."""
-        return Tokens(blocks * self._tokens // self._blocks)
+        of_tokens, of_blocks = self.rate
+        return Tokens(blocks * of_tokens // of_blocks)
 
     @property
     def _keeps_every_token(self) -> bool:

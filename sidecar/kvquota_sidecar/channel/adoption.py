@@ -12,6 +12,8 @@ Invariants:
 5. A config is for one pod: where this one knows its own uid, another's config is refused.
 6. Requests are judged once it can be told whose they are, and not before: by config and identity together, or by a
    config whose anonymous tenant is its only one, which everybody is. What came is never taken away again.
+7. What a document of a newer version says in fields that this one does not know is not obeyed, and is reported. A file
+   is read like what the channel brings: both have the writer's digest, which nobody makes by hand.
 """
 
 from __future__ import annotations
@@ -19,7 +21,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from kvquota_api.pod_config import DocumentError, PodConfig, PoolIdentity, decode_config, decode_identity
+from kvquota_api.pod_config import (
+    DocumentError,
+    PodConfig,
+    PoolIdentity,
+    decode_config,
+    decode_identity,
+    unknown_fields,
+)
 from kvquota_api.usage import InForce, Rejected, Source
 from kvquota_sidecar.proxy.identity import Directory
 
@@ -49,6 +58,12 @@ class Documents:
         """What the report names: a bad config before a bad identity."""
         return self.rejected_config or self.rejected_identity
 
+    @property
+    def unknown_fields(self) -> tuple[str, ...]:
+        """Fields of what is in force that this version does not know."""
+        documents = (self.config, self.identity)
+        return tuple(field for each in documents if each is not None for field in unknown_fields(each))
+
     def in_force(self) -> InForce:
         """As the report says it."""
         return InForce(
@@ -56,6 +71,7 @@ class Documents:
             config_digest="" if self.config is None else self.config.digest,
             identity_digest="" if self.identity is None else self.identity.digest,
             source=self.source,
+            unknown_fields=self.unknown_fields,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from kvquota_api.meta import IDENTITY_KEY
 from kvquota_api.pod_config import FailurePolicy, PodConfig
@@ -16,6 +17,8 @@ from kvquota_sidecar.proxy.identity import Directory
 from kvquota_sidecar.refusals import Code, Refusal, refuse
 from kvquota_sidecar.telemetry.journal import Journal
 from kvquota_sidecar.telemetry.tally import Tally
+
+_NOT_OBEYED: Final = "this version does not know these fields and does not act on them: run the one that wrote them"
 
 
 class Standing:
@@ -119,6 +122,9 @@ class Standing:
             rejected = documents.rejected
             self._tally.configs_rejected[rejected.reason] += 1
             self._journal.write("rejected", reason=rejected.reason, message=rejected.message)
+        if documents.unknown_fields and documents.unknown_fields != before.unknown_fields:
+            named = ", ".join(documents.unknown_fields)
+            self._journal.write("partly_understood", fields=named, message=_NOT_OBEYED)
         if documents.config is not before.config or documents.identity is not before.identity:
             self.directory = documents.directory
             self._keep(documents)
