@@ -79,12 +79,15 @@ def read_as_long(text: bytes) -> dict[str, Any]:
 @example(r'{"\u0022\"":1,"b":1,"b":2}')
 @example('{"a":1,"a":1}')
 @example('{"a":[{"b":"","b":""}],"c":"\\"\\""}')
+@example('{"a":' + "[" * MAX_DEPTH + "]" * MAX_DEPTH + "}")
 def test_a_short_text_is_refused_where_a_key_is_named_twice_or_it_is_too_deep(text: str) -> None:
     assert fault(read_object, text.encode()) == fault(scan, text.encode())
 
 
 @given(fields(VALUES) | DEEP)
 @example('{"a":[[[[1]]]],"a":2}')
+@example('{"a":"{","b":"{","b":1}')
+@example('{"a":"{"}')
 def test_and_so_is_a_long_one(text: str) -> None:
     assert fault(read_as_long, text.encode()) == fault(scan, text.encode())
 

@@ -49,6 +49,15 @@ def frames(draw: st.DrawFn) -> bytes:
     return json.dumps(frame, separators=separators, ensure_ascii=draw(st.booleans())).encode()
 
 
+def framed(payload: bytes) -> bytes:
+    """The frame that holds such data."""
+    return b"data: %b\n\n" % payload
+
+
+def learn(likeness: Likeness, payload: bytes, text: str) -> None:
+    likeness.learn(framed(payload).removeprefix(b"data:"), text)
+
+
 def plain(text: str) -> bytes:
     return json.dumps(
         {**HEADS, "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}]}, separators=(",", ":")
@@ -62,7 +71,7 @@ def test_a_stream_shows_what_its_frames_show_one_by_one(data: list[bytes]) -> No
     whole = StreamMeter(withholds_usage=False)
     alone = [StreamMeter(withholds_usage=False) for _ in data]
     for meter, payload in zip(alone, data, strict=True):
-        line = b"data: %b\n\n" % payload
+        line = framed(payload)
         assert whole.feed(line) == meter.feed(line) == line
     assert whole.shown == sum(meter.shown for meter in alone)
     assert whole.has_failed == any(meter.has_failed for meter in alone)
@@ -71,9 +80,9 @@ def test_a_stream_shows_what_its_frames_show_one_by_one(data: list[bytes]) -> No
 @given(frames(), frames(), st.text(min_size=1, max_size=4))
 def test_what_matches_differs_in_its_text_alone(learnt: bytes, other: bytes, text: str) -> None:
     likeness = Likeness()
-    likeness.learn(plain(text), text)
-    likeness.learn(learnt, text)
-    if likeness.matches(other):
+    learn(likeness, plain(text), text)
+    learn(likeness, learnt, text)
+    if likeness.matches(framed(other)):
         first, second = json.loads(learnt), json.loads(other)
         for frame in (first, second):
             choice = frame["choices"][0]
@@ -85,13 +94,29 @@ def test_what_matches_differs_in_its_text_alone(learnt: bytes, other: bytes, tex
 
 def test_a_usual_stream_is_matched() -> None:
     likeness = Likeness()
-    assert not likeness.matches(plain("a"))
+    assert not likeness.matches(framed(plain("a")))
+    learn(likeness, plain("a"), "a")
+    alike = [likeness.matches(framed(plain(text))) for text in ("b", "more words", "n\n", "ü", "", 'q"', "\\")]
+    assert alike == [True, True, True, True, False, False, False]
+    learn(likeness, b'{"choices":[{"text":"a"}]}', "a")
+    assert likeness.matches(framed(b'{"choices":[{"text":"b"}]}'))
+    learn(likeness, b"{}", "a")
+    assert not likeness.matches(framed(b"{}"))
+
+
+@given(st.binary(max_size=3), st.integers(1, 8))
+def test_only_one_whole_frame_is_matched(text: bytes, cut: int) -> None:
+    likeness = Likeness()
+    learn(likeness, plain("a"), "a")
+    frame = framed(plain("a")).replace(b'"content":"a"', b'"content":"%b"' % text)
+    assert not likeness.matches(frame[:-cut])
+    assert not likeness.matches(frame[cut:])
+    assert not likeness.matches(frame + frame)
+    if likeness.matches(frame):
+        assert frame.count(b"\n") == 2
+
+
+def test_what_is_no_whole_line_is_not_learnt() -> None:
+    likeness = Likeness()
     likeness.learn(plain("a"), "a")
-    assert [likeness.matches(plain(text)) for text in ("b", "more words", "", 'q"', "n\n", "ü")] == [
-        *(True, True),
-        *(False, False, False, False),
-    ]
-    likeness.learn(b'{"choices":[{"text":"a"}]}', "a")
-    assert likeness.matches(b'{"choices":[{"text":"b"}]}')
-    likeness.learn(b"{}", "a")
-    assert not likeness.matches(b"{}")
+    assert not likeness.matches(b"data:" + plain("a"))

@@ -223,7 +223,8 @@ def test_cost_list() -> None:
     ("prompts", "expected"),
     [
         pytest.param((16, 16, 32), 4, id="a short list costs its sum"),
-        pytest.param((160,) * 100, 64 + 10, id="a long list costs one batch of the engine and the largest prompt"),
+        pytest.param((160,) * 100, 64 + 7 + 10, id="a long list costs one batch of the engine and the largest prompt"),
+        pytest.param((8,) * 256, 64 + 129 + 1, id="of short prompts each has a block that it does not fill"),
     ],
 )
 def test_cost_pooling(prompts: tuple[int, ...], expected: int) -> None:

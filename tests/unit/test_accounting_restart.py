@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bookkeeping import answered, config, open_books, sample, share, streamed
 from kvquota_sidecar.ledger.books import Admitted, Books, Cause
+from kvquota_sidecar.settings import Settings
 from ledger_figures import charged, end_the_victims, free, lent_out, pool, running, tenant, waits
 
 
@@ -19,6 +20,7 @@ def test_restart_sidecar() -> None:
         calm.append(books.is_calm)
     assert calm == [False, True], "2 percent of it"
     assert (pool(books, 2.0).unattributed, free(books, 2.0)) == (20, 980)
+    assert Settings().settle_seconds == 5.0, "whatever its engine does"
 
 
 def test_restart_engine() -> None:

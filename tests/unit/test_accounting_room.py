@@ -6,6 +6,7 @@ import pytest
 
 from bookkeeping import PERIOD, admit, answered, ask, open_books, sample, share, streamed
 from kvquota_api.amounts import Tokens
+from kvquota_sidecar.engines.watching import HURRY_SECONDS
 from kvquota_sidecar.ledger.books import Admitted, Cause, Waiting
 from kvquota_sidecar.refusals import Code
 from ledger_figures import end_the_victims, free, lent_out, outcome, pool, running, waits
@@ -92,6 +93,7 @@ def test_free_hurried() -> None:
     books.observe(sample(used=890), 0.1)
     assert [each.ticket for each in books.turn(0.1).admitted] == [waiter]
     assert pool(books, 0.1).waiting == 0
+    assert HURRY_SECONDS <= 0.1
 
 
 def test_free_stale() -> None:

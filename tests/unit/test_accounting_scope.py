@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+import reconcile_builders as make
 from bookkeeping import admit, answered, ask, config, ended, open_books, sample, share, streamed
+from distribution_world import World
 from kvquota_api.amounts import Blocks, Tokens
 from kvquota_api.pod_config import TenantShare
 from kvquota_api.quota import Share
@@ -108,6 +110,34 @@ def test_scope_shares__sequences_too_many_for_a_part_are_retried() -> None:
     assert "asks for 5 sequences (prompts times n)" in said.message
     assert "part of 3." in said.message
     assert refused(books, ask("search", 1, copies=7)).code == Code.REQUEST_EXCEEDS_KV_QUOTA
+
+
+def force_deleted(*, may_run: bool) -> tuple[World, list[int]]:
+    """A limit of 400 blocks over two pods, of which one has lost its object; and what the other one gets of it."""
+    world = World()
+    world.quotas["search"] = make.quota("search", scope="Pool", kv={"hard": {"tokens": 6400}}, maxContextTokens=160)
+    stays, goes = (world.join(size=1000, mounts=False) for _ in range(2))
+    for _ in range(3):
+        world.whole_pass()
+    world.vanish(goes, may_run=may_run)
+    found = []
+    for _ in range(2):
+        for _ in range(3):
+            world.whole_pass()
+        share = stays.share("inference/search")
+        found.append(0 if share is None else share.hard_blocks)
+        world.grace_periods_end()
+    return world, found
+
+
+def test_scope_gone() -> None:
+    world, found = force_deleted(may_run=True)
+    assert found == [200, 400], "what it may hold for its grace period is given to nobody"
+    assert list(world.pods) == ["uid-p1"]
+
+
+def test_scope_gone__whose_containers_have_ended_is_gone_at_once() -> None:
+    assert force_deleted(may_run=False)[1] == [400, 400]
 
 
 def room(part: int, demand: Demand | None, held: int | None = None) -> PodRoom:

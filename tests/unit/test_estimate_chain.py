@@ -11,6 +11,7 @@ import pytest
 from kvquota_sidecar.estimate.chain import CHUNK_BYTES, MAX_CHUNKS, chain
 from kvquota_sidecar.estimate.prompts import PromptSize
 from kvquota_sidecar.estimate.shape import Shape, read_shape
+from kvquota_sidecar.records import replace
 
 CHAT, COMPLETION, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
 LONG = "The quick brown fox jumps over the lazy dog. " * 100
@@ -133,6 +134,16 @@ def test_a_chain_says_over_how_many_bytes_it_runs() -> None:
     found = prompt(CHAT, chat(LONG))
     assert found.span == len(json.dumps(chat(LONG)["messages"], separators=(",", ":")))
     assert len(found.chain) == found.span // CHUNK_BYTES
+
+
+@pytest.mark.parametrize("route", [CHAT, COMPLETION])
+def test_where_no_beginning_can_be_shared_no_prompt_has_one(route: str) -> None:
+    body = json.dumps({"messages": [{"role": "user", "content": LONG}], "prompt": LONG}).encode()
+    alone, sharing = read_shape(route, body, shares=False), read_shape(route, body)
+    assert isinstance(alone, Shape)
+    assert isinstance(sharing, Shape)
+    assert sharing.prompts[0].chain
+    assert alone.prompts == (replace(sharing.prompts[0], chain=(), span=0),)
 
 
 def test_a_short_prompt_and_token_ids_have_none() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kvquota_sidecar.estimate.questions import MAX_BYTES, MAX_QUESTIONS, Question, counted, questions
+from kvquota_sidecar.estimate.questions import MAX_BYTES, MAX_QUESTIONS, Question, counted, is_askable, questions
 from kvquota_sidecar.estimate.shape import Engine, Shape, read_shape
 
 CHAT, COMPLETION, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
@@ -134,6 +134,7 @@ def test_the_questions_to_other_engines(
     engine: Engine, route: str, fields: dict[str, Any], expected: list[tuple[str, Any]]
 ) -> None:
     assert asked(engine, route, fields) == expected
+    assert is_askable(engine, route) is bool(expected)
 
 
 def test_there_is_none_for_what_no_engine_counts_in_time() -> None:

@@ -66,7 +66,7 @@ def test_what_a_client_says_of_engine_fields_is_taken_out():
         b' "stream_interval": 100000, "request_id": "r", "rid": "r", "data_parallel_rank": 1, "routed_dp_rank": 1,'
         b' "data_parallel_rank_decode": 1, "disagg_prefill_dp_rank": 1, "extra_key": "k"}'
     )
-    assert json.loads(edited(body, json.loads(body).keys(), WITHOUT_STEERING)) == {"model": "m"}
+    assert json.loads(edited(body, json.loads(body).keys(), dict(WITHOUT_STEERING))) == {"model": "m"}
 
 
 def test_where_tenants_are_kept_apart_every_request_has_a_salt():

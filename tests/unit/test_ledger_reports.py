@@ -16,6 +16,7 @@ from kvquota_sidecar.ledger.books import Books, Cause, Refusal, Room
 from kvquota_sidecar.ledger.drain import Drain
 from kvquota_sidecar.ledger.tally import BUCKETS, Tally
 from kvquota_sidecar.refusals import Code, refuse
+from kvquota_sidecar.refusals.headers import allowance_of
 
 
 def test_the_usage_of_a_tenant() -> None:
@@ -83,15 +84,22 @@ def test_the_room_of_a_tenant() -> None:
     admit(books, "search", 10)
     room = books.room("inference/search", 0.0)
     assert room == Room(
+        allowance_of(Blocks(15), Blocks(40), Worth((LayerGroup("Full", 16),), Tokens(32_768)), 3),
         reserved=Blocks(10),
-        soft=Blocks(15),
-        hard=Blocks(40),
-        worth=Worth((LayerGroup("Full", 16),), Tokens(32_768)),
         in_flight=1,
-        max_concurrent=3,
         rung="Normal",
         pressure_percent=10.0,
     )
+
+
+def test_a_room_follows_the_config_and_what_is_measured() -> None:
+    books = open_books(share(soft_blocks=15, hard_blocks=40), usable=100)
+    rooms = [books.room("inference/search", 0.0)]
+    books.configure(config(share(soft_blocks=10, hard_blocks=80), usable=100), 0.0)
+    rooms.append(books.room("inference/search", 0.0))
+    books.observe(sample(used=0, blocks=61), 0.0)
+    rooms.append(books.room("inference/search", 0.0))
+    assert [room and (room.soft, room.hard) for room in rooms] == [(15, 40), (10, 80), (10, 60)]
 
 
 def test_a_hard_without_limit_is_the_pool() -> None:

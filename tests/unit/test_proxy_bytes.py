@@ -3,7 +3,6 @@
 import pytest
 
 from kvquota_sidecar.proxy.answers import (
-    CHUNK,
     Answer,
     Framing,
     UnsafeHeaderError,
@@ -14,6 +13,7 @@ from kvquota_sidecar.proxy.answers import (
     passed_on,
     with_date,
 )
+from kvquota_sidecar.proxy.chunked import chunk
 from kvquota_sidecar.proxy.forwarding import engine_request
 from kvquota_sidecar.proxy.head import Head, read_head
 
@@ -138,5 +138,6 @@ def test_an_answer_to_head_says_how_long_the_body_would_be_and_has_none() -> Non
     assert encode_answer(answer, DATE, close=False, bodiless=True) == whole.removesuffix(b"{}")
 
 
-def test_a_chunk() -> None:
-    assert CHUNK % (26, b"x" * 26) == b"1a\r\n" + b"x" * 26 + b"\r\n"
+@pytest.mark.parametrize("size", [1, 26, 255, 256, 1023, 1024, 70_000])
+def test_a_chunk(size: int) -> None:
+    assert chunk(b"x" * size) == b"%x\r\n%b\r\n" % (size, b"x" * size)

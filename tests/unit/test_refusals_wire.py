@@ -12,7 +12,7 @@ from kvquota_api.memory.blocks import LayerGroup
 from kvquota_api.memory.worth import Worth
 from kvquota_sidecar.refusals import Code, Refusal, refuse
 from kvquota_sidecar.refusals.codes import TABLE
-from kvquota_sidecar.refusals.headers import admitted_fields, refused_fields
+from kvquota_sidecar.refusals.headers import admitted_fields, allowance_of, refused_fields
 from kvquota_sidecar.refusals.room import Room
 from kvquota_sidecar.refusals.wire import body, final_event
 
@@ -42,13 +42,11 @@ WANTED = {
     "engine_timeout": (504, True),
 }
 ADVICE = ("Send", "Retry", "Wait", "Shorten", "Leave", "Use", "Correct")
+WORTH = Worth((LayerGroup("Full", 16),), Tokens(32_768))
 ROOM = Room(
+    allowance_of(Blocks(15), Blocks(40), WORTH, 3),
     reserved=Blocks(10),
-    soft=Blocks(15),
-    hard=Blocks(40),
-    worth=Worth((LayerGroup("Full", 16),), Tokens(32_768)),
     in_flight=2,
-    max_concurrent=3,
     rung="Shed",
     pressure_percent=86.0,
 )
@@ -211,7 +209,7 @@ def test_a_refusal_for_good_has_no_retry_after() -> None:
 
 
 def test_without_a_limit_of_concurrency_only_kv_is_told() -> None:
-    room = Room(Blocks(50), Blocks(0), Blocks(40), ROOM.worth, 9, None, "Normal", 50.0)
+    room = Room(allowance_of(Blocks(0), Blocks(40), WORTH, None), Blocks(50), 9, "Normal", 50.0)
     headers = told(admitted_fields(room))
     assert headers["ratelimit-policy"] == '"kv";q=640;qu="kv-tokens"'
     assert headers["ratelimit"] == '"kv";r=0'

@@ -73,11 +73,8 @@ def test_a_whole_chat_request() -> None:
         cache_salt="s",
         priority=b"-5",
         include_usage=True,
-        fields=frozenset(
-            {
-                "messages", "model", "stream", "stream_options", "n", "max_tokens", "cache_salt", "priority",
-                "temperature",
-            }
+        fields=(
+            "messages", "model", "stream", "stream_options", "n", "max_tokens", "cache_salt", "priority", "temperature",
         ),
         shows_output=True,
     )  # fmt: skip

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from kvquota_sidecar.proxy.metering import MAX_FRAME_BYTES, StreamMeter, Usage, read_plain
+from kvquota_sidecar.proxy.metering import MAX_FRAME_BYTES, PlainAnswer, StreamMeter, Usage, read_plain
+from kvquota_sidecar.proxy.usage_scope import Scope, usage_scope
 
 
 def event(**fields: Any) -> bytes:
@@ -129,8 +130,10 @@ STREAMS: dict[str, tuple[bytes, int, Usage | None]] = {
 }
 
 
-def metered(parts: list[bytes], *, withholds_usage: bool = False) -> tuple[int, Usage | None, bytes]:
-    meter = StreamMeter(withholds_usage=withholds_usage)
+def metered(
+    parts: list[bytes], *, withholds_usage: bool = False, scope: Scope = "Answer"
+) -> tuple[int, Usage | None, bytes]:
+    meter = StreamMeter(withholds_usage=withholds_usage, scope=scope)
     passed = b"".join([meter.feed(part) for part in parts])
     return meter.produced, meter.usage, passed + meter.rest()
 
@@ -144,6 +147,103 @@ def test_a_stream_is_counted_and_passes_unchanged_however_it_is_cut(
     assert metered([stream[at : at + 1] for at in range(len(stream))]) == expected
     step = max(1, len(stream) // 500)
     assert all(metered([stream[:at], stream[at:]]) == expected for at in range(0, len(stream), step))
+
+
+# What llama.cpp's server (build 11549) has sent, without its times and names. Where a token ends within a character it
+# has no frame of its own; each output is counted where it ends, in a usage of its own.
+
+
+def part(index: int, *, reason: str | None = None, **delta: Any) -> bytes:
+    return event(choices=[{"finish_reason": reason, "index": index, "delta": delta}])
+
+
+def piece(index: int, text: str, *, reason: str | None = None, **more: Any) -> bytes:
+    return event(choices=[{"text": text, "index": index, "logprobs": None, "finish_reason": reason}], **more)
+
+
+def counted(output: int, prompt: int = 31) -> dict[str, Any]:
+    details = {"cached_tokens": prompt - 1}
+    return {"completion_tokens": output, "prompt_tokens": prompt, "prompt_tokens_details": details}
+
+
+def counted_part(output: int) -> bytes:
+    return event(choices=[], usage=counted(output))
+
+
+LLAMACPP_STREAMS: dict[str, tuple[list[bytes], int, Usage]] = {
+    "a chat": (
+        [
+            part(0, role="assistant", content=None),
+            *[part(0, content=text) for text in ("+", "\x16", "nto")],
+            part(0, reason="length"),
+            counted_part(3),
+            DONE,
+        ],
+        3,
+        Usage(31, 3, 30),
+    ),
+    "two outputs of a chat, one of which ends early": (
+        [
+            part(1, role="assistant", content=None),
+            part(0, role="assistant", content=None),
+            part(1, content="sw"),
+            part(0, content="ime"),
+            part(0, content="\ufffd d"),
+            part(0, reason="stop"),
+            counted_part(4),
+            *[part(1, content=text) for text in ("first", " being", "\ufffd", " c", "\ufffdemory")],
+            part(1, reason="stop"),
+            counted_part(11),
+            DONE,
+        ],
+        15,
+        Usage(31, 15, 30),
+    ),
+    "a completion": (
+        [*[piece(0, text) for text in (" no", "ice", "0")], piece(0, "", reason="length", usage=counted(3, 25)), DONE],
+        3,
+        Usage(25, 3, 24),
+    ),
+    "two outputs of a completion": (
+        [
+            *[piece(1, text) for text in ("0", "ory")],
+            piece(0, "\ufffdce"),
+            piece(1, "ef"),
+            piece(1, "", reason="length", usage=counted(3, 25)),
+            piece(0, "\ufffd"),
+            piece(0, "", reason="length", usage=counted(3, 25)),
+            DONE,
+        ],
+        6,
+        Usage(25, 6, 24),
+    ),
+    "Messages, whose first usage is no output's": (
+        [
+            named("message_start", message={"usage": {"cache_read_input_tokens": 30, "input_tokens": 1}}),
+            *[named("content_block_delta", delta={"type": "text_delta", "text": text}) for text in "abc"],
+            named("message_delta", delta={"stop_reason": "max_tokens"}, usage={"output_tokens": 2}),
+            named("message_delta", delta={"stop_reason": "max_tokens"}, usage={"output_tokens": 3}),
+            named("message_stop"),
+        ],
+        3,
+        Usage(31, 3, 30),
+    ),
+}
+
+
+@pytest.mark.parametrize(("frames", "produced", "usage"), LLAMACPP_STREAMS.values(), ids=LLAMACPP_STREAMS)
+def test_what_an_engine_counts_for_each_output_is_added_up(frames: list[bytes], produced: int, usage: Usage) -> None:
+    stream = b"".join(frames)
+    for way in ([stream], frames, [stream[at : at + 1] for at in range(len(stream))]):
+        assert metered(way, scope="Output") == (produced, usage, stream)
+
+
+def test_while_outputs_run_never_more_is_counted_than_there_is() -> None:
+    meter, produced = StreamMeter(withholds_usage=False, scope="Output"), []
+    for frame in LLAMACPP_STREAMS["two outputs of a completion"][0]:
+        meter.feed(frame)
+        produced.append(int(meter.produced))
+    assert (produced, meter.shown) == ([1, 2, 3, 4, 4, 5, 6, 6], 5)
 
 
 def test_a_frame_stands_for_as_many_tokens_as_earlier_ones_until_the_engine_has_counted() -> None:
@@ -229,3 +329,30 @@ PLAIN: dict[str, tuple[bytes, Usage | None]] = {
 @pytest.mark.parametrize(("body", "usage"), PLAIN.values(), ids=PLAIN)
 def test_usage_of_a_plain_answer(body: bytes, usage: Usage | None) -> None:
     assert read_plain(body).usage == usage
+
+
+OF_EACH: dict[str, tuple[Any, Usage | None]] = {
+    "one output": ({"choices": [{}], "usage": counted(3)}, Usage(31, 3, 30)),
+    "two outputs": (
+        {"choices": [{"finish_reason": "length", "index": at} for at in range(2)], "usage": counted(3)},
+        Usage(31, 6, 30),
+    ),
+    "another dialect": ({"usage": {"input_tokens": 3, "output_tokens": 2}}, Usage(3, 2)),
+    "no output counted": ({"choices": [{}] * 2, "usage": {"prompt_tokens": 3}}, Usage(3, None)),
+    "nothing counted": ({"choices": [{}] * 2}, None),
+}
+
+
+@pytest.mark.parametrize(("answer", "usage"), OF_EACH.values(), ids=OF_EACH)
+def test_the_outputs_that_a_plain_answer_does_not_count_are_as_long_as_the_one_that_it_does(
+    answer: Any, usage: Usage | None
+) -> None:
+    assert read_plain(json.dumps(answer).encode(), "Output") == PlainAnswer(usage)
+
+
+def test_of_whose_usage_is_of_what() -> None:
+    asked = [(engine, prompts) for engine in ("vLLM", "SGLang", "LlamaCpp", "OpenAI") for prompts in (1, 2)]
+    assert {each: scope for each in asked if (scope := usage_scope(*each)) != "Answer"} == {
+        ("LlamaCpp", 1): "Output",
+        ("LlamaCpp", 2): "Prompt",
+    }

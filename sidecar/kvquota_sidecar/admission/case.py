@@ -97,4 +97,5 @@ class Case(LeafValue, frozen=True):
 
     def tokens(self, blocks: int) -> int:
         """Blocks as a reader of messages counts them: tokens that they hold."""
-        return self.pool.worth.tokens(blocks)
+        of_tokens, of_blocks = self.pool.worth.rate
+        return blocks * of_tokens // of_blocks

@@ -1,6 +1,6 @@
 """How dense a text is: what its bytes alone say of its tokens per byte.
 
-Decides the class of a text. Pure, and as fast for a long text as for a short one.
+Decides the class of a text. Pure, and nearly as fast for a long text as for a short one.
 
 Tokenizers write common words as one token and most else (digits, marks, other scripts, code's punctuation) as one token
 for one to three bytes. So the share of bytes that are neither letters of ASCII nor blanks orders texts by tokens per
@@ -14,18 +14,20 @@ from __future__ import annotations
 import string
 from typing import Final
 
+from kvquota_sidecar.estimate.scan import occurrences
+
 CLASSES: Final = 20  # 5 % of the bytes each; fewer bytes than 5 % make no difference that the sample could show
-_SAMPLE: Final = 256  # characters, at four places
+_SAMPLE: Final = 192  # bytes, evenly spread: with five times as many the error is as large
 _WORDS: Final = (string.ascii_letters + string.whitespace).encode()
+_MARK: Final = b"!"
+_KINDS: Final = bytes([b" !"[byte not in _WORDS] for byte in range(256)])  # each byte to a blank or to a mark
 
 
 def density(text: str) -> int:
     """The class of a text, 0 (prose) to CLASSES - 1 (digits, marks, other scripts)."""
-    if len(text) > 4 * _SAMPLE:
-        step = len(text) // 4
-        text = "".join([text[at : at + _SAMPLE] for at in range(step // 2, len(text) - _SAMPLE, step)])
-    sample = text.encode()
-    marks = len(sample.translate(None, _WORDS))
+    raw = text.encode()
+    sample = raw[:: -(-len(raw) // _SAMPLE) or 1]
+    marks = occurrences(sample.translate(_KINDS), _MARK)
     if marks == 0:
         return 0
     return min(CLASSES - 1, marks * CLASSES // len(sample))

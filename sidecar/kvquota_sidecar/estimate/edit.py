@@ -14,7 +14,7 @@ It does not know what the fields mean, and does not look into values.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -55,14 +55,18 @@ def fields_of(body: bytes) -> Fields:
     return Fields(by_name, body.rindex(b"}"))
 
 
-def edited(body: bytes, names: Set[str], changes: Mapping[str, bytes | None]) -> bytes:
+def edited(body: bytes, names: Collection[str], changes: dict[str, bytes | None]) -> bytes:
     """`body` with each named field set to a JSON value (its text), or removed (None).
 
     `body`: an object that `read_object` has accepted. `names`: of its top-level fields.
     """
-    if names.isdisjoint(changes):
-        return _with_more(body, body.rindex(b"}"), changes.items(), is_first=not names)
-    return _rewritten(body, fields_of(body), changes)
+    added: list[tuple[str, bytes | None]] = []
+    for name, value in changes.items():
+        if name in names:
+            return _rewritten(body, fields_of(body), changes)
+        if value is not None:
+            added.append((name, value))
+    return _with_more(body, body.rindex(b"}"), added, is_first=not names) if added else body
 
 
 def _rewritten(body: bytes, fields: Fields, changes: Mapping[str, bytes | None]) -> bytes:

@@ -19,38 +19,37 @@ from typing import Any, Final
 import msgspec
 
 from kvquota_api.amounts import Tokens
-from kvquota_api.pod_config import MediaCost
 from kvquota_sidecar.estimate.bodies import Rerank, Score
 from kvquota_sidecar.estimate.density import density
 from kvquota_sidecar.estimate.prompts import TEMPLATE_SIZE, PromptSize, Values, field_value, several
-from kvquota_sidecar.estimate.weighing import PartCount, PromptError, Weight, converted, each, text_size, within
+from kvquota_sidecar.estimate.weighing import PartCount, PromptError, Terms, Weight, converted, each, text_size, within
 
 _SIDES: Final = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
 
 
-def rerank_prompts(body: Rerank, fields: Values, cost: MediaCost) -> tuple[PromptSize, ...]:
+def rerank_prompts(body: Rerank, fields: Values, terms: Terms) -> tuple[PromptSize, ...]:
     """A prompt for each document: the query, and the document. Raises PromptError."""
-    return _pairs(body, fields, cost, ("query", body.query), ("documents", body.documents))
+    return _pairs(body, fields, terms, ("query", body.query), ("documents", body.documents))
 
 
-def score_prompts(body: Score, fields: Values, cost: MediaCost) -> tuple[PromptSize, ...]:
+def score_prompts(body: Score, fields: Values, terms: Terms) -> tuple[PromptSize, ...]:
     """A prompt for each pair of the two sides; a single text pairs with each of the other. Raises PromptError."""
     given = {name for sides in _SIDES for name in sides if name in fields}
     for first, second in _SIDES:
         if given == {first, second}:  # of two pairs an engine would take one, nobody knows which
-            return _pairs(body, fields, cost, (first, getattr(body, first)), (second, getattr(body, second)))
+            return _pairs(body, fields, terms, (first, getattr(body, first)), (second, getattr(body, second)))
     raise PromptError("must stand beside `text_2` and no other pair: send a text or a list of texts in each", "text_1")
 
 
 def _pairs(
     body: Rerank | Score,
     fields: Values,
-    cost: MediaCost,
+    terms: Terms,
     one_side: tuple[str, msgspec.Raw],
     other_side: tuple[str, msgspec.Raw],
 ) -> tuple[PromptSize, ...]:
     beside = text_size(body.instruction or "") + len(bytes(body.chat_template_kwargs))
-    first, second = (_side(fields, name, raw, cost) for name, raw in (one_side, other_side))
+    first, second = (_side(fields, name, raw, terms) for name, raw in (one_side, other_side))
     count = max(len(first), len(second))
     if len(first) not in {1, count} or len(second) not in {1, count}:
         raise PromptError(
@@ -70,14 +69,14 @@ def _pair(one: PromptSize, other: PromptSize, beside: int) -> PromptSize:
     )
 
 
-def _side(fields: Values, name: str, raw: msgspec.Raw, cost: MediaCost) -> list[PromptSize]:
+def _side(fields: Values, name: str, raw: msgspec.Raw, terms: Terms) -> list[PromptSize]:
     """The texts of one side of pairs; each may be an object with parts."""
     value = field_value(fields, name, raw, str | dict[str, Any] | list[str | dict[str, Any]])
     found: list[PromptSize] = []
     parts = PartCount()
 
     def weigh(one: Any) -> None:
-        weight = Weight(cost, parts)
+        weight = Weight(terms, parts)
         if type(one) is dict:
             within(".content", partial(weight.content, one.get("content")))
         else:

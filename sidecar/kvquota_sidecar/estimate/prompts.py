@@ -24,7 +24,6 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from kvquota_api.amounts import Tokens
-from kvquota_api.pod_config import MediaCost
 from kvquota_api.quoting import quoted
 from kvquota_sidecar.estimate.bodies import (
     ABSENT,
@@ -42,6 +41,7 @@ from kvquota_sidecar.estimate.scan import is_token_ids
 from kvquota_sidecar.estimate.weighing import (
     PartCount,
     PromptError,
+    Terms,
     Weight,
     decoded,
     each,
@@ -99,9 +99,9 @@ def refuse_own_template(raw: msgspec.Raw) -> None:
         raise unsupported("chat_template_kwargs.chat_template", "a template of one's own hides how long a prompt gets")
 
 
-def chat_prompts(body: Chat, fields: Values, cost: MediaCost) -> tuple[PromptSize, ...]:
+def chat_prompts(body: Chat, fields: Values, terms: Terms) -> tuple[PromptSize, ...]:
     """The one prompt of a chat. Raises PromptError."""
-    weight = Weight(cost)
+    weight = Weight(terms)
     if "chat_template_kwargs" in fields or "documents" in fields:
         weight.size += len(bytes(body.documents)) + len(bytes(body.chat_template_kwargs))
     before = b""
@@ -112,13 +112,13 @@ def chat_prompts(body: Chat, fields: Values, cost: MediaCost) -> tuple[PromptSiz
     return (_conversation(weight, fields, "messages", before, body.messages),)
 
 
-def chats_prompts(body: Chat, fields: Values, cost: MediaCost) -> tuple[PromptSize, ...]:
+def chats_prompts(body: Chat, fields: Values, terms: Terms) -> tuple[PromptSize, ...]:
     """The prompts of a batch of chats: a list of lists of messages. Raises PromptError."""
     prompts: list[PromptSize] = []
     parts = PartCount()
 
     def weigh(raw: msgspec.Raw) -> None:
-        weight = Weight(cost, parts)
+        weight = Weight(terms, parts)
         weight.items(decoded(raw, list[dict[str, Any]]))
         weight.size += len(bytes(body.documents)) + len(bytes(body.chat_template_kwargs))
         prompts.append(_conversation(weight, fields, "messages", b"", raw))
@@ -127,9 +127,9 @@ def chats_prompts(body: Chat, fields: Values, cost: MediaCost) -> tuple[PromptSi
     return tuple(prompts)
 
 
-def message_prompts(body: Messages, fields: Values, cost: MediaCost) -> tuple[PromptSize, ...]:
+def message_prompts(body: Messages, fields: Values, terms: Terms) -> tuple[PromptSize, ...]:
     """The one prompt of Anthropic's messages. Raises PromptError."""
-    weight = Weight(cost)
+    weight = Weight(terms)
     weight.size += len(bytes(body.chat_template_kwargs))
     weight.add(_tools("tools", body.tools))
     if "system" in fields:
@@ -139,9 +139,9 @@ def message_prompts(body: Messages, fields: Values, cost: MediaCost) -> tuple[Pr
     return (_conversation(weight, fields, "messages", bytes(body.tools) + bytes(body.system), body.messages),)
 
 
-def response_prompts(body: Responses, fields: Values, cost: MediaCost) -> tuple[PromptSize, ...]:
+def response_prompts(body: Responses, fields: Values, terms: Terms) -> tuple[PromptSize, ...]:
     """The one prompt of a response. Raises PromptError."""
-    weight = Weight(cost)
+    weight = Weight(terms)
     weight.size += len(bytes(body.chat_template_kwargs))
     instructions = body.instructions or ""
     weight.add(_tools("tools", body.tools))
@@ -153,12 +153,12 @@ def response_prompts(body: Responses, fields: Values, cost: MediaCost) -> tuple[
     return (_conversation(weight, fields, "input", bytes(body.tools) + instructions.encode(), body.input),)
 
 
-def completion_prompts(body: Completion, fields: Values, cost: MediaCost) -> tuple[PromptSize, ...]:
+def completion_prompts(body: Completion, fields: Values, terms: Terms) -> tuple[PromptSize, ...]:
     """The prompts of a completion: a text, token ids, or a list of either. Raises PromptError."""
-    return _texts(fields, "prompt", body.prompt, cost, body.suffix or "")
+    return _texts(fields, "prompt", body.prompt, terms, body.suffix or "")
 
 
-def pooled_prompts(body: Pooled, fields: Values, cost: MediaCost) -> tuple[PromptSize, ...]:
+def pooled_prompts(body: Pooled, fields: Values, terms: Terms) -> tuple[PromptSize, ...]:
     """The prompts of an embedding: a text, token ids, a list of either, or a chat. Raises PromptError."""
     name, raw = ("input", body.input) if body.messages == ABSENT else ("messages", body.messages)
     if (body.input == ABSENT) is (body.messages == ABSENT):
@@ -166,21 +166,21 @@ def pooled_prompts(body: Pooled, fields: Values, cost: MediaCost) -> tuple[Promp
             "or `messages` must be there, and not both: send a text, token ids, or a list of either", name
         )
     if name == "input" and not _HOLDS_OBJECTS.match(raw):
-        return _texts(fields, name, raw, cost)
-    weight = Weight(cost)
+        return _texts(fields, name, raw, terms)
+    weight = Weight(terms)
     weight.size += len(bytes(body.chat_template_kwargs))
     _weigh_items(weight, fields, name, raw)
     return (_conversation(weight, fields, name, b"", raw),)
 
 
-def _texts(fields: Values, name: str, raw: msgspec.Raw, cost: MediaCost, suffix: str = "") -> tuple[PromptSize, ...]:
+def _texts(fields: Values, name: str, raw: msgspec.Raw, terms: Terms, suffix: str = "") -> tuple[PromptSize, ...]:
     """The prompts that a field holds: a text, token ids, or a list of either."""
 
     def prompt(one: msgspec.Raw) -> PromptSize:
         text = bytes(one)
         if is_token_ids(text):
             return PromptSize(len(text), len(text), Tokens(text.count(b",") + 1 + text_size(suffix)))
-        weight = Weight(cost)
+        weight = Weight(terms)
         weight.text(decoded(one, str))
         weight.add(text_size(suffix))
         return _prompt(weight, fields, name, text)
@@ -246,7 +246,7 @@ def _conversation(weight: Weight, fields: Values, name: str, before: bytes, raw:
 def _prompt(weight: Weight, fields: Values, name: str, text: bytes) -> PromptSize:
     """`text`: what its chain runs over; of it the field `name`, and a text for the system, are not in the seed."""
     kind, span = density(weight.longest), len(text)
-    if span < CHUNK_BYTES or weight.media:
+    if span < CHUNK_BYTES or weight.media or not weight.terms.shares:
         return PromptSize(weight.size, weight.sure, None, Tokens(weight.media), kind)
     return PromptSize(weight.size, weight.sure, None, _NO_TOKENS, kind, chain(_seed(fields, name), text), span)
 

@@ -61,6 +61,11 @@ class _Count(msgspec.Struct):
 _COUNTS: Final = msgspec.json.Decoder(_Count)
 
 
+def is_askable(engine: Engine, route: str) -> bool:
+    """Whether an engine has an answer for any body of a route."""
+    return (engine, route) in _MAKERS
+
+
 def questions(engine: Engine, route: str, body: bytes) -> tuple[Question, ...]:
     """One for each text prompt of a body that `read_shape` has accepted, in their order; none where nobody can say."""
     make = _MAKERS.get((engine, route)) if len(body) <= MAX_BYTES else None

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,7 +44,7 @@ MAX_KNOWN: Final = MAX_TENANTS
 WINDOW: Final = 64  # errors of one tenant that are kept: 256 bytes for each of up to 10,000 tenants
 WINDOW_OF_ALL: Final = 512  # of all tenants together
 # Bytes up to which a prompt is of one length: the shorter, the more of its tokens are the template's.
-_LENGTHS: Final = (192, 384, 1024, 4096)
+_LENGTHS: Final[tuple[int, ...]] = (192, 384, 1024, 4096)
 _FIRST_STEP: Final = 0.5  # how far one prompt moves a median that it has founded with one other, as a factor
 _LAST_STEP: Final = 0.03  # and one that many have told of: smaller than the errors, so that the median stands still
 _MANY: Final = 255
@@ -76,7 +75,7 @@ class Ratios:
             return prompt.tokens
         known = self._known.get(tenant)
         ratio = FIRST_RATIO if known is None else known.ratio(_place(prompt))
-        return self._bounded(prompt, round(prompt.size * ratio))
+        return self._bounded(prompt, int(prompt.size * ratio + 0.5))
 
     def most(self, prompt: PromptSize) -> Tokens:
         """Tokens that a prompt has at most."""
@@ -109,7 +108,7 @@ class Ratios:
         else:
             self._known.move_to_end(tenant)
         size, sure, place = prompt.size, prompt.sure, _place(prompt)
-        error = abs(self._bounded(prompt, round(size * known.ratio(place))) - tokens) / (tokens or 1)
+        error = abs(self._bounded(prompt, int(size * known.ratio(place) + 0.5)) - tokens) / (tokens or 1)
         found = tokens / sure
         known.learn(place, min(found, _HIGHEST))
         known.errors.keep(error)
@@ -168,7 +167,10 @@ class _Tenant:
 
 def _place(prompt: PromptSize) -> int:
     """Which median is that of prompts like it: by length, and within that by density."""
-    return bisect_left(_LENGTHS, prompt.size) * CLASSES + prompt.density
+    size, length = prompt.size, 0
+    while length < len(_LENGTHS) and size > _LENGTHS[length]:
+        length += 1
+    return length * CLASSES + prompt.density
 
 
 class _Errors:

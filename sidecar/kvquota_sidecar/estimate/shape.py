@@ -17,7 +17,7 @@ It does not know tenants, limits or blocks.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -41,7 +41,7 @@ from kvquota_sidecar.estimate.prompts import (
 )
 from kvquota_sidecar.estimate.reading import read_object
 from kvquota_sidecar.estimate.scan import MAX_DEPTH, ScanError
-from kvquota_sidecar.estimate.weighing import PromptError
+from kvquota_sidecar.estimate.weighing import PromptError, Terms
 from kvquota_sidecar.records import LeafValue
 from kvquota_sidecar.refusals import Code, Refusal, refuse
 
@@ -49,6 +49,7 @@ __all__ = ["ROUTES", "PromptSize", "Shape", "read_shape"]
 
 Kind = Literal["Generate", "Pool"]
 Engine = Literal["vLLM", "SGLang", "LlamaCpp", "TensorRTLLM", "OpenAI"]
+_Prompts = Callable[[Any, Mapping[str, Any], Terms], tuple[PromptSize, ...]]
 
 
 class Shape(LeafValue, frozen=True):
@@ -68,21 +69,25 @@ class Shape(LeafValue, frozen=True):
     cache_salt: str
     priority: bytes
     include_usage: bool
-    fields: frozenset[str]
+    fields: tuple[str, ...]
     shows_output: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Route:
     """`limit`: the output limit of a body on an engine. `copies`: its outputs of each prompt. `unsupported`: what is
-    refused unless it is null or false."""
+    refused unless it is null or false; `suspects`: the names of these."""
 
     decoder: msgspec.json.Decoder[Any]
-    prompts: Callable[[Any, Mapping[str, Any], MediaCost], tuple[PromptSize, ...]]
+    prompts: _Prompts
     limit: Callable[[Any, Engine], int | None]
     unsupported: Mapping[str, str]
     copies: Callable[[Any], int]
     kind: Kind = "Generate"
+    suspects: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "suspects", frozenset(self.unsupported))
 
 
 def _chat_limit(body: Chat, engine: Engine) -> int | None:
@@ -103,12 +108,11 @@ def _completion_limit(body: Completion, engine: Engine) -> int | None:
 
 def _copies(body: Chat | Completion) -> int:
     """`best_of` runs more than it returns, where an engine has it; beams are as many as `n`."""
-    return max(body.n or 1, body.best_of or 1)
+    asked, best_of = body.n, body.best_of
+    return 1 if asked is None and best_of is None else max(asked or 1, best_of or 1)
 
 
-def _pooling(
-    prompts: Callable[[Any, Mapping[str, Any], MediaCost], tuple[PromptSize, ...]], body: type[Body]
-) -> _Route:
+def _pooling(prompts: _Prompts, body: type[Body]) -> _Route:
     """It makes no output."""
     unsupported = {**_UNSUPPORTED, "data": "what a plugin of the engine makes of it is not known"}
     return _Route(msgspec.json.Decoder(body), prompts, lambda *_: 0, unsupported, lambda _: 1, "Pool")
@@ -171,13 +175,15 @@ ROUTES: Final[Mapping[str, _Route]] = MappingProxyType(
 )
 
 
-def read_shape(route: str, body: bytes, media: MediaCost = NO_MEDIA, engine: Engine = "OpenAI") -> Shape | Refusal:
+def read_shape(
+    route: str, body: bytes, media: MediaCost = NO_MEDIA, engine: Engine = "OpenAI", *, shares: bool = True
+) -> Shape | Refusal:
     """The shape of `body`, sent to `route`, which is one of ROUTES; a refusal where it cannot be read or accounted.
 
-    `media`: what images, audio and videos cost. `engine`: whose reading of the limits counts.
+    `media` and `shares` as in Terms. `engine`: whose reading of the limits counts.
     """
     try:
-        return _read(ROUTES[route], body, media, engine)
+        return _read(ROUTES[route], body, Terms(media, shares), engine)
     except PromptError as error:
         return refuse(error.code, str(error), param=error.param)
     except (ScanError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as unread:
@@ -205,33 +211,32 @@ def _missing(reason: str) -> str | None:
     return reason.split("`")[1] if "missing required field" in reason else None
 
 
-def _read(route: _Route, text: bytes, media: MediaCost, engine: Engine) -> Shape | Refusal:
+def _read(route: _Route, text: bytes, terms: Terms, engine: Engine) -> Shape | Refusal:
     try:
         fields = read_object(text)
     except msgspec.ValidationError:
         route.decoder.decode(text)  # says which of its fields it is, where it is one of them
         raise
     body = route.decoder.decode(text)
-    names = frozenset(fields)
-    if not names.isdisjoint(route.unsupported):
+    if not route.suspects.isdisjoint(fields):
         for name, reason in route.unsupported.items():
             if not _is_off(fields.get(name)):
                 return _unsupported(name, reason)
-    if "chat_template_kwargs" in names:
+    if "chat_template_kwargs" in fields:
         refuse_own_template(body.chat_template_kwargs)
-    limit, options = route.limit(body, engine), body.stream_options
+    limit, options, stream = route.limit(body, engine), body.stream_options, body.stream is True
     return Shape(
         route.kind,
         body.model or "",
-        bool(body.stream),
-        route.prompts(body, fields, media),
+        stream,
+        route.prompts(body, fields, terms),
         route.copies(body),
         None if limit is None else Tokens(limit),
         body.cache_salt or "",
-        bytes(body.priority) if "priority" in names else b"",
+        bytes(body.priority) if "priority" in fields else b"",
         options is not None and bool(options.include_usage),
-        names,
-        body.stream is True and not hides_output(fields),
+        tuple(fields),
+        stream and not hides_output(fields),
     )
 
 

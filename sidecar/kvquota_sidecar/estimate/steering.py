@@ -38,6 +38,7 @@ WITHOUT_STEERING: Final[Mapping[str, None]] = MappingProxyType(
         )
     )
 )
+STEERING: Final = frozenset(WITHOUT_STEERING)
 HIGHEST_PRIORITY: Final = 1000  # of a tenant
 _WISHES: Final = 2**20  # how many steps a client may put itself back by; the most of them count as the last
 _PLAIN_NUMBER: Final = re.compile(rb"[1-9][0-9]*")

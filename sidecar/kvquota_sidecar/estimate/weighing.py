@@ -24,6 +24,7 @@ import msgspec
 from kvquota_api.pod_config import MediaCost
 from kvquota_api.quoting import quoted
 from kvquota_sidecar.estimate.scan import is_token_ids
+from kvquota_sidecar.records import LeafValue, MutableLeaf
 from kvquota_sidecar.refusals import Code
 
 MAX_ITEMS: Final = 4096  # messages of one body: each is four tokens at least, and agents of a day have some hundreds
@@ -79,6 +80,14 @@ class PromptError(ValueError):
         return PromptError(self.said, outer + self.param, self.code)
 
 
+class Terms(LeafValue, frozen=True):
+    """What the prompts of a pool are weighed by. `media`: what images, audio and videos cost. `shares`: whether prompts
+    with the same beginning can share its blocks; where they cannot, no prompt has a chain."""
+
+    media: MediaCost
+    shares: bool = True
+
+
 class PartCount:
     """How many parts were seen of one body."""
 
@@ -88,22 +97,19 @@ class PartCount:
         self.seen = 0
 
 
-class Weight:
+class Weight(MutableLeaf):
     """What was counted so far of one prompt.
 
     `size`: bytes that may reach the tokenizer. `sure`: those that do. `media`: tokens of images, audio and videos.
     `longest`: the longest single text. The methods raise PromptError; its `param` begins at what they were given.
     """
 
-    __slots__ = ("_cost", "_parts", "longest", "media", "size", "sure")
-
-    def __init__(self, cost: MediaCost, parts: PartCount | None = None) -> None:
-        self._cost = cost
-        self._parts = parts
-        self.size = 0
-        self.sure = 0
-        self.media = 0
-        self.longest = ""
+    terms: Terms
+    parts: PartCount | None = None
+    size: int = 0
+    sure: int = 0
+    media: int = 0
+    longest: str = ""
 
     def add(self, size: int) -> None:
         """`size` bytes that reach the tokenizer."""
@@ -153,7 +159,7 @@ class Weight:
             return
         if type(content) is not list:
             content = converted(content, list[Any])
-        self._parts = parts = self._parts or PartCount()
+        self.parts = parts = self.parts or PartCount()
         parts.seen += len(content)
         if parts.seen > MAX_PARTS:
             raise PromptError(f"is one of too many: at most {MAX_PARTS} parts are taken in all. Join or leave out some")
@@ -205,7 +211,7 @@ class Weight:
         medium, apart = _MEDIA.get(kind or "", ("", ()))
         if not medium:
             raise _no_text(kind)
-        cost = getattr(self._cost, f"{medium}_tokens")
+        cost = getattr(self.terms.media, f"{medium}_tokens")
         if cost is None:
             raise unsupported(
                 ".type",

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvquota_api.amounts import Blocks, Tokens
+from kvquota_api.memory.worth import Worth
 from kvquota_api.pod_config import Enforcement, TenantShare
 from kvquota_sidecar.admission.thresholds import Lines, context_limit
 from kvquota_sidecar.estimate.outputs import Outputs
@@ -31,6 +32,8 @@ from kvquota_sidecar.ledger.drain import Drain
 from kvquota_sidecar.ledger.entries import Entry, Prompt
 from kvquota_sidecar.ledger.sharing import Prefixes
 from kvquota_sidecar.ledger.tally import Tally
+from kvquota_sidecar.refusals.headers import allowance_of
+from kvquota_sidecar.refusals.room import Allowance
 
 # Of hard, in charges and doubts: from here on what was admitted by its estimate is counted while it runs. Below it no
 # tokenizer is asked, so a tenant far from its border costs none; and when it nears the border what is open is not more
@@ -60,8 +63,8 @@ class Account:
     """
 
     __slots__ = (
-        "_prefixes", "blocks_drain", "charged", "context", "doubt", "live", "outputs", "pressed", "sequences",
-        "sequences_drain", "shadow", "share", "shed_percent", "soft", "tally", "tenant", "waiting",
+        "_allowance", "_prefixes", "blocks_drain", "charged", "context", "doubt", "live", "outputs", "pressed",
+        "sequences", "sequences_drain", "shadow", "share", "shed_percent", "soft", "tally", "tenant", "waiting",
     )  # fmt: skip
 
     def __init__(self, tenant: str) -> None:
@@ -82,13 +85,22 @@ class Account:
         self.blocks_drain = Drain()
         self.sequences_drain = Drain()
         self._prefixes: dict[int, Prefixes[Key]] = {}  # by the place of the rank
+        self._allowance: Allowance | None = None  # until one of its answers is to say it
 
     def draw(self, lines: Lines, max_model_len: Tokens) -> None:
         """Take over what config and pool give it; nothing where the config does not name it."""
+        self._allowance = None
         self.soft = lines.softs.get(self.tenant, Blocks(0))
         self.shed_percent = lines.sheds.get(self.tenant, 0.0)
         if self.share is not None:
             self.context = max_model_len if self.shadow else context_limit(self.share, max_model_len)
+
+    def allowance(self, usable: Blocks, worth: Worth) -> Allowance:
+        """What its answers say of its limits, in a pool of `usable` blocks that are worth so much."""
+        if self._allowance is None:
+            most = None if self.share is None else self.share.max_concurrent_requests
+            self._allowance = allowance_of(self.soft, min(self.hard, usable), worth, most)
+        return self._allowance
 
     @property
     def idle(self) -> bool:

@@ -9,7 +9,8 @@ Invariants:
    the block in which a prompt ends is each copy's own, as an engine writes into it.
 3. What is shared with another request are whole blocks of the prompt's beginning, and only where every layer keeps
    every token: a window moves on, and a state is each sequence's own.
-4. Prompts without output are done batch by batch: at most one batch of the engine and one prompt are held at a time.
+4. Prompts without output are done batch by batch: at most one batch of the engine and one prompt are held at a time,
+   and each prompt of the batch has a block of its own that it does not fill.
 
 It does not know which requests share a beginning (`sharing`).
 """
@@ -26,7 +27,7 @@ class Tariff:
     """The blocks that tokens take. `shares`: whether a beginning that requests have in common is held once.
     `widest`: tokens of the largest block."""
 
-    __slots__ = ("_batch", "_block_tokens", "_groups", "shares", "widest")
+    __slots__ = ("_batch", "_batch_tokens", "_block_tokens", "_groups", "_unfilled", "shares", "widest")
 
     def __init__(
         self, groups: tuple[LayerGroup, ...], batch_tokens: int | None = None, *, shares_prefixes: bool = False
@@ -36,6 +37,8 @@ class Tariff:
         self._groups = groups
         self._block_tokens = groups[0].block_tokens if full and len(groups) == 1 else 0  # 0: there is no one size
         self._batch = None if batch_tokens is None else blocks_for(groups, Tokens(batch_tokens))
+        self._batch_tokens = batch_tokens or 0
+        self._unfilled = blocks_for(groups, Tokens(1))
         self.shares = shares_prefixes and full
         self.widest = max([group.block_tokens for group in groups])
 
@@ -52,7 +55,10 @@ class Tariff:
     def batch(self, prompts: Sequence[int]) -> int:
         """Blocks of prompts, at least one, that make no output."""
         each = [self.prompt(tokens, 0, 1) for tokens in prompts]
-        return sum(each) if self._batch is None else min(sum(each), self._batch + max(each))
+        if self._batch is None:
+            return sum(each)
+        together = min(len(each), self._batch_tokens // max(1, min(prompts)) + 1)
+        return min(sum(each), self._batch + together * self._unfilled + max(each))
 
     def _of_groups(self, tokens: int, output: int, copies: int, shared: int) -> int:
         alone = blocks_for(self._groups, Tokens(tokens + output))

@@ -161,22 +161,22 @@ class Entry(MutableLeaf):
         """Blocks at outputs of `promise` tokens, as far as the limits allow them, or as seen where that is more."""
         if self.kind == "Pool":
             return Blocks(self.tariff.batch([each.tokens for each in self.prompts]))
-        produced, price, blocks = self.produced, self.tariff.prompt, 0
+        produced, tariff, blocks = self.produced, self.tariff, 0
         for each in self.prompts:
             output = promise if promise < each.limit else each.limit
             shared = each.shared(each.tokens) if each.leading else 0
-            blocks += price(each.tokens, output if output > produced else produced, self.copies, shared)
+            blocks += tariff.prompt(each.tokens, output if output > produced else produced, self.copies, shared)
         return Blocks(blocks)
 
     def ceiling(self) -> Blocks:
         """Blocks that it can hold at most, with the outputs that are promised, or seen where that is more."""
         if self.kind == "Pool":
             return Blocks(self.tariff.batch([each.most for each in self.prompts]))
-        produced, price, blocks = self.produced, self.tariff.prompt, 0
+        produced, tariff, blocks = self.produced, self.tariff, 0
         for each in self.prompts:
             output = max(produced, min(self.promise, limit_of(each.limit, self.context, each.most)))
-            shared = each.surely_shared(self.tariff.widest) if each.leading else 0
-            blocks += price(each.most, output, self.copies, shared)
+            shared = each.surely_shared(tariff.widest) if each.leading else 0
+            blocks += tariff.prompt(each.most, output, self.copies, shared)
         return Blocks(blocks)
 
     def filled(self) -> Blocks:

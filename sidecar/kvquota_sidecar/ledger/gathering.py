@@ -89,9 +89,9 @@ def demand_at_most(ask: Ask, entry: Entry, ceiling: Blocks) -> Demand:
     longest = prompts[0].most if len(prompts) == 1 else max([each.most for each in prompts])
     if ask.kind == "Pool":
         return Demand(longest, _NO_TOKENS, entry.sequences, ceiling, ceiling, "Pool")
-    price, copies, full = entry.tariff.prompt, entry.copies, 0
+    tariff, copies, full = entry.tariff, entry.copies, 0
     for each in prompts:
-        full += price(each.most, limit_of(entry.given, entry.context, each.most), copies)
+        full += tariff.prompt(each.most, limit_of(entry.given, entry.context, each.most), copies)
     return Demand(longest, ask.output_limit, entry.sequences, Blocks(full), ceiling)
 
 
@@ -100,14 +100,14 @@ def demand_at(ask: Ask, account: Account, entry: Entry, lengths: list[Tokens]) -
     if ask.kind == "Pool":
         blocks = Blocks(entry.tariff.batch(lengths))
         return Demand(max(lengths), _NO_TOKENS, entry.sequences, blocks, blocks, "Pool")
-    price, copies, typical = entry.tariff.prompt, entry.copies, _typical(ask, account)
+    tariff, copies, typical = entry.tariff, entry.copies, _typical(ask, account)
     full = reserve = 0
     for place, prompt in enumerate(entry.prompts):
         tokens = lengths[place]
         limit = limit_of(entry.given, entry.context, tokens)
         output = limit if typical is None or limit < typical else typical
-        full += price(tokens, limit, copies)
-        reserve += price(tokens, output, copies, prompt.shared(tokens) if prompt.leading else 0)
+        full += tariff.prompt(tokens, limit, copies)
+        reserve += tariff.prompt(tokens, output, copies, prompt.shared(tokens) if prompt.leading else 0)
     return Demand(max(lengths), ask.output_limit, entry.sequences, Blocks(full), Blocks(reserve))
 
 

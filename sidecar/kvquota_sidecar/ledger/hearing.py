@@ -18,17 +18,15 @@ It does not take anything: that is the caller's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kvquota_api.amounts import Blocks
 from kvquota_api.pod_config import TenantShare
-from kvquota_sidecar.admission.case import Case, Demand, Holder, Pool
+from kvquota_sidecar.admission.case import Case, Demand, Holder, Known, Pool
 from kvquota_sidecar.admission.rules import GRANTED, PASSED, Grant, Judgement, judge, told
 from kvquota_sidecar.ledger.accounts import Account
 from kvquota_sidecar.ledger.asking import Ask, Close
 from kvquota_sidecar.ledger.entries import Entry, doubt_of
 from kvquota_sidecar.ledger.gathering import at_least, demand_at, demand_at_most, demand_of, holder_of
-from kvquota_sidecar.records import LeafValue, replace
+from kvquota_sidecar.records import LeafValue, MutableLeaf
 from kvquota_sidecar.refusals import Code, Refusal
 
 
@@ -39,18 +37,15 @@ class Wait(LeafValue, frozen=True):
 Verdict = Grant | Refusal | Close | Wait
 
 
-class Hearing:
-    """`pool`: as it stands at `now`, in monotonic seconds."""
+class Hearing(MutableLeaf):
+    """`pool`: as it stands at `now`, in monotonic seconds. `holder`: the tenant, as the rules have seen it last."""
 
-    __slots__ = ("_holder", "account", "ask", "now", "pool", "share")
-
-    def __init__(self, ask: Ask, account: Account, share: TenantShare, pool: Pool, now: float) -> None:
-        self.ask = ask
-        self.account = account
-        self.share = share
-        self.pool = pool
-        self.now = now
-        self._holder: Holder | None = None
+    ask: Ask
+    account: Account
+    share: TenantShare
+    pool: Pool
+    now: float
+    holder: Holder | None = None
 
     def verdict(self, entry: Entry) -> Verdict:
         """What is to become of the request. `entry` gets its charge, and is compared with its tenant's others."""
@@ -65,7 +60,9 @@ class Hearing:
         entry.doubt = max(0, ceiling - charge)
         longest = dearest = demand_at_most(ask, entry, ceiling)
         if ceiling < charge or longest.full < full:
-            dearest = _between(max, longest, demand_of(ask, entry, full))
+            plain = demand_of(ask, entry, full)
+            most = max(longest.full, plain.full), max(longest.reserve, plain.reserve)
+            dearest = _demand(longest, *most, longest.known)
         top = self._judge(dearest, account.doubt)
         return GRANTED if top is PASSED else self._closer(entry, full, longest, top)
 
@@ -84,22 +81,23 @@ class Hearing:
         if top.code is None:
             return _verdict(plain)  # limits in Shadow: these are counted by the estimate
         shortest = demand_at(self.ask, self.account, entry, at_least(self.ask))
-        low = self._judge(replace(_between(min, shortest, longest), known="AtLeast"))
+        least = min(shortest.full, longest.full), min(shortest.reserve, longest.reserve)
+        low = self._judge(_demand(shortest, *least, "AtLeast"))
         if low.code is None or (low.code is Code.KV_POOL_EXHAUSTED and top.code is not low.code):
             return Close()
         return _verdict(plain if plain.code is low.code else low)
 
     def _judge(self, demand: Demand, doubt: int = 0) -> Judgement:
-        if self._holder is None or self._holder.doubt != doubt:
-            self._holder = holder_of(self.account, self.share, doubt, self.now)
-        return judge(Case(demand, self._holder, self.pool))
+        holder = self.holder
+        if holder is None or holder.doubt != doubt:
+            holder = self.holder = holder_of(self.account, self.share, doubt, self.now)
+        return judge(Case(demand, holder, self.pool))
 
 
 def _verdict(judgement: Judgement) -> Grant | Refusal | Wait:
     return Wait() if judgement.code is Code.KV_POOL_EXHAUSTED else told(judgement)
 
 
-def _between(choose: Callable[[Blocks, Blocks], Blocks], demand: Demand, other: Demand) -> Demand:
-    """The demand with the blocks that are chosen of two lengths of its prompts."""
-    full, reserve = choose(demand.full, other.full), choose(demand.reserve, other.reserve)
-    return replace(demand, full=full, reserve=reserve)
+def _demand(like: Demand, full: Blocks, reserve: Blocks, known: Known) -> Demand:
+    """A demand with other blocks, and what is known of them."""
+    return Demand(like.prompt, like.output_limit, like.sequences, full, reserve, like.kind, known)

@@ -58,14 +58,5 @@ def _last_refusal(last: LastRefusal, now: float, wall: float) -> usage.Refusal:
 
 def room_of(account: Account, law: Law, rung: Rung, pressure: float) -> Room:
     """`pressure` in percent."""
-    share = account.share
-    return Room(
-        reserved=Blocks(account.charged),
-        soft=account.soft,
-        hard=min(account.hard, law.lines.usable),
-        worth=law.worth,
-        in_flight=account.sequences,
-        max_concurrent=None if share is None else share.max_concurrent_requests,
-        rung=rung,
-        pressure_percent=pressure,
-    )
+    allowance = account.allowance(law.lines.usable, law.worth)
+    return Room(allowance, Blocks(account.charged), account.sequences, rung, pressure)

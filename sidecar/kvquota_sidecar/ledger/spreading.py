@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from kvquota_sidecar.records import replace
 from kvquota_sidecar.refusals import Refusal
 from kvquota_sidecar.refusals.refusal import MAX_RETRY_AFTER
 
@@ -18,4 +17,5 @@ def spread(refusal: Refusal, jitter: Callable[[], float]) -> Refusal:
     """The refusal with a wait that differs from client to client; `jitter` gives a new number from 0 to 1."""
     if refusal.retry_after is None:
         return refusal
-    return replace(refusal, retry_after=min(MAX_RETRY_AFTER, refusal.retry_after * (1 + SPREAD * jitter())))
+    wait = min(MAX_RETRY_AFTER, refusal.retry_after * (1 + SPREAD * jitter()))
+    return Refusal(refusal.code, refusal.status, refusal.message, wait, refusal.retryable, refusal.param)

@@ -23,6 +23,7 @@ Kind = Literal[
     "admitted", "rejected", "would_reject", "evicted", "ended", "guarantee_missed", "prompt_tokens", "cached_tokens"
 ]
 
+_Key = Kind | tuple[Kind, str]  # with the code of the refusal, where there is one
 _NOTHING: Final = Counts()
 
 
@@ -37,23 +38,28 @@ class LastRefusal:
 class Tally:
     """Counts of one tenant."""
 
-    __slots__ = ("_before", "_now", "_recent", "_spell", "last_refusal")
+    __slots__ = ("_before", "_begin", "_now", "_recent", "last_refusal")
 
     def __init__(self) -> None:
-        self._spell = -1  # the number of the last spell, which _now counts
-        self._now: Counter[tuple[Kind, str]] = Counter()
-        self._before: Counter[tuple[Kind, str]] = Counter()  # all but those of the last spell
-        self._recent: deque[tuple[int, Counter[tuple[Kind, str]]]] = deque(maxlen=BUCKETS)
+        self._begin = float("-inf")  # of the last spell, which _now counts, in monotonic seconds
+        self._now: dict[_Key, int] = {}
+        self._before: Counter[_Key] = Counter()  # all but those of the last spell
+        self._recent: deque[tuple[int, dict[_Key, int]]] = deque(maxlen=BUCKETS)
         self.last_refusal: LastRefusal | None = None
 
     def count(self, kind: Kind, now: float, code: str = "", *, times: int = 1) -> None:
         """So many more of `kind`; `code` names the refusal where there is one."""
+        if not self._begin <= now < self._begin + _SPELL:
+            self._turn_over(now)
+        key: _Key = (kind, code) if code else kind
+        self._now[key] = self._now.get(key, 0) + times
+
+    def _turn_over(self, now: float) -> None:
+        """Another spell is the last one."""
         spell = int(now // _SPELL)
-        if self._spell != spell:
-            self._before.update(self._now)
-            self._spell, self._now = spell, Counter()
-            self._recent.append((spell, self._now))
-        self._now[kind, code] += times
+        self._before.update(self._now)
+        self._begin, self._now = spell * _SPELL, {}
+        self._recent.append((spell, self._now))
 
     def refused(self, kind: Kind, refusal: Refusal, now: float) -> None:
         """One more of `kind`, told to the client as `refusal`."""
@@ -61,32 +67,33 @@ class Tally:
         self.last_refusal = LastRefusal(refusal, now)
 
     def total(self) -> Counts:
-        return _counts(self._before + self._now)
+        return _counts(self._before + Counter(self._now))
 
     def recent(self, now: float) -> Counts:
         """Counts of the last ten minutes."""
         oldest = int(now // _SPELL) - BUCKETS
-        merged: Counter[tuple[Kind, str]] = Counter()
+        merged: Counter[_Key] = Counter()
         for spell, counts in self._recent:
             if spell > oldest:
                 merged.update(counts)
         return _counts(merged)
 
 
-def _counts(counts: Counter[tuple[Kind, str]]) -> Counts:
+def _counts(counts: Counter[_Key]) -> Counts:
     if not counts:
         return _NOTHING  # of the many tenants that a pool may have, most are idle
     return Counts(
-        admitted=counts["admitted", ""],
+        admitted=counts["admitted"],
         rejected=_by_code(counts, "rejected"),
         would_reject=_by_code(counts, "would_reject"),
-        evicted=counts["evicted", ""],
-        ended=counts["ended", ""],
-        guarantee_missed=counts["guarantee_missed", ""],
-        prompt_tokens=counts["prompt_tokens", ""],
-        cached_tokens=counts["cached_tokens", ""],
+        evicted=counts["evicted"],
+        ended=counts["ended"],
+        guarantee_missed=counts["guarantee_missed"],
+        prompt_tokens=counts["prompt_tokens"],
+        cached_tokens=counts["cached_tokens"],
     )
 
 
-def _by_code(counts: Counter[tuple[Kind, str]], kind: Kind) -> dict[str, int]:
-    return {code: count for (each, code), count in sorted(counts.items()) if each == kind}
+def _by_code(counts: Counter[_Key], kind: Kind) -> dict[str, int]:
+    coded = [(key[1], count) for key, count in counts.items() if isinstance(key, tuple) and key[0] == kind]
+    return dict(sorted(coded))

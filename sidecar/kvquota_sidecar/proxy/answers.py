@@ -22,7 +22,6 @@ from kvquota_sidecar.records import LeafValue
 
 Framing = Literal["Length", "Chunked", "Close", "Bodiless"]
 
-CHUNK: Final = b"%x\r\n%b\r\n"  # of its length and its data, which must not be empty: that would end the body
 LAST_CHUNK: Final = b"0\r\n\r\n"
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 # RFC 9110 section 7.6.1, with the two that only old or HTTP/2 clients send.

@@ -10,6 +10,7 @@ import math
 from typing import Final
 
 from kvquota_api.amounts import Tokens
+from kvquota_sidecar.estimate.questions import is_askable
 from kvquota_sidecar.estimate.shape import PromptSize, read_shape
 from kvquota_sidecar.ledger.asking import Admitted, Ask, AskedPrompt, Waiting
 from kvquota_sidecar.proxy.counting import DEADLINE_SECONDS
@@ -23,6 +24,7 @@ from kvquota_sidecar.proxy.retries import Retries
 from kvquota_sidecar.proxy.routes import Route
 from kvquota_sidecar.proxy.service import Client
 from kvquota_sidecar.proxy.stream_ends import marks_end
+from kvquota_sidecar.proxy.usage_scope import usage_scope
 from kvquota_sidecar.proxy.waiting import Counted, Doubtful, Waiter
 from kvquota_sidecar.proxy.wishing import Wish
 from kvquota_sidecar.refusals import Refusal
@@ -46,7 +48,7 @@ class Clerk:
         """Answer a request that is charged to a tenant, now or later."""
         config, name = directory.config, self._desk.name(request.head)
         shape = self._retries.recall(tenant, route.path, request.body, directory) or read_shape(
-            route.path, request.body, config.media, config.engine_type
+            route.path, request.body, config.media, config.engine_type, shares=config.kv.shares_prefixes
         )
         if isinstance(shape, Refusal):
             self._desk.books.count_refusal(tenant, shape, self._desk.clock())
@@ -141,7 +143,8 @@ class Clerk:
         return self._desk.pool.address.authority
 
     def _count(self, wish: Wish) -> None:
-        if not self._may_wait(wish.tenant):
+        engine = wish.directory.config.engine_type
+        if not (is_askable(engine, wish.route.path) and self._may_wait(wish.tenant)):
             self.ask(wish, self.exact(wish, None))
             return
         self._desk.tally.tokenizer_asked += 1
@@ -175,6 +178,7 @@ class Clerk:
             withholds_usage=lacks_usage(route.path, shape),
             marks_end=marks_end(wish.directory.config.engine_type, route.path),
             tokens_per_frame=self._desk.paces.tokens_per_frame(wish.tenant) if shape.shows_output else None,
+            scope=usage_scope(wish.directory.config.engine_type, len(shape.prompts)),
         )
 
     def _engine_request(self, wish: Wish, job: Job, admitted: Admitted) -> bytes:

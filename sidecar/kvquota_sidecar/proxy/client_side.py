@@ -23,7 +23,6 @@ from typing import Any, Final, Generic, cast
 
 from kvquota_sidecar.proxy import peers
 from kvquota_sidecar.proxy.answers import (
-    CHUNK,
     CONTINUE,
     LAST_CHUNK,
     Answer,
@@ -32,6 +31,7 @@ from kvquota_sidecar.proxy.answers import (
     encode_head,
     with_date,
 )
+from kvquota_sidecar.proxy.chunked import chunk
 from kvquota_sidecar.proxy.half import Half
 from kvquota_sidecar.proxy.head import Fault, Head
 from kvquota_sidecar.proxy.hub import Hub
@@ -203,7 +203,7 @@ class ClientConnection(asyncio.Protocol, Generic[ContextT]):
         if not data or self._leaving or self._framing == "Bodiless":
             return
         if self._framing == "Chunked":
-            data = CHUNK % (len(data), data)
+            data = chunk(data)
         if self._unsent or not self._begun:
             self._send(data)
         else:

@@ -95,10 +95,9 @@ class Doubts:
         """The request is over, or waits no longer."""
         if ticket not in self._open:
             return
-        if ticket in self._under_way:
-            counting = self._under_way[ticket]
-            if counting is not None:
-                counting.cancel()
+        counting = self._under_way.get(ticket)
+        if counting is not None:
+            counting.cancel()
         self._forget(ticket)
 
     def count(self, tenant: str) -> set[int]:

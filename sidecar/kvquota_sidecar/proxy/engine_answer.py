@@ -28,7 +28,9 @@ _EVENTS: Final = b"text/event-stream"
 _BODILESS: Final = frozenset({204, 304})
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.(?P<minor>[01]) (?P<status>[1-9][0-9][0-9])(?: [\t\x20-\x7e\x80-\xff]*)?")
 _LENGTH: Final = re.compile(rb"[0-9]{1,15}")
-_LENGTH_LINE: Final = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,15})\r\n")
+_LENGTH_DIGITS: Final = 15
+_LENGTH_LINE: Final = b"\r\ncontent-length: "  # as uvicorn writes it
+_LENGTH_LINE_OF_OTHERS: Final = b"\r\nContent-Length: "
 
 
 class AnswerError(Exception):
@@ -55,18 +57,24 @@ class AnswerHeads:
 
     def __init__(self) -> None:
         self._known: dict[bytes, AnswerHead] = {}  # by their lines without the length
+        self._lines = b""  # of the last one
+        self._last: AnswerHead | None = None
 
     def read(self, lines: bytes) -> AnswerHead:
         """The head of these lines, each with its end. Raises AnswerError."""
-        found = _LENGTH_LINE.search(lines)
-        rest = lines if found is None else lines[: found.start()] + lines[found.end() - 2 :]
+        if self._last is None or lines != self._lines:
+            self._last, self._lines = self._read(lines), lines
+        return self._last
+
+    def _read(self, lines: bytes) -> AnswerHead:
+        begin, end, length = _length_in(lines)
+        rest = lines if length is None else lines[:begin] + lines[end:]
         known = self._known.get(rest)
-        if known is None or (found is None) != (known.length is None):
+        if known is None or (length is None) != (known.length is None):
             known = _read_head(lines)
-            self._remember(rest, known)
-        if found is None or known.status in _BODILESS:
-            return known
-        return _of_length(known, int(found[1]))
+            if (length is None) == (known.length is None):
+                self._remember(rest, known)
+        return known if length is None or known.status in _BODILESS else _of_length(known, length)
 
     def _remember(self, rest: bytes, head: AnswerHead) -> None:
         if len(rest) > _MAX_KNOWN_BYTES:
@@ -160,6 +168,20 @@ class AnswerReader:
             if missing < 0:
                 raise AnswerError("the engine sent bytes after the end of its answer")
         return data
+
+
+def _length_in(lines: bytes) -> tuple[int, int, int | None]:
+    """The length that the lines of a head name first, and where its line begins and ends; None: there is none that is
+    written as nearly every engine writes it."""
+    begin = lines.find(_LENGTH_LINE)
+    if begin < 0:
+        begin = lines.find(_LENGTH_LINE_OF_OTHERS)
+    if begin < 0:
+        return 0, 0, None
+    end = lines.find(b"\r\n", begin + 2)
+    digits = lines[begin + len(_LENGTH_LINE) : end]
+    is_length = digits.isdigit() and len(digits) <= _LENGTH_DIGITS
+    return begin, end, int(digits) if is_length else None
 
 
 def _of_length(head: AnswerHead, length: int) -> AnswerHead:

@@ -19,7 +19,7 @@ from kvquota_api.amounts import Tokens
 from kvquota_sidecar.estimate.edit import edited
 from kvquota_sidecar.estimate.salt import engine_salt
 from kvquota_sidecar.estimate.shape import Engine, Shape
-from kvquota_sidecar.estimate.steering import WITHOUT_STEERING, engine_priority
+from kvquota_sidecar.estimate.steering import STEERING, WITHOUT_STEERING, engine_priority
 from kvquota_sidecar.proxy.identity import Directory
 
 _SALTED_ENGINES: Final = frozenset({"vLLM", "SGLang"})  # that keep their prefix cache apart by `cache_salt`
@@ -36,10 +36,13 @@ class Salts:
     def __init__(self, directory: Directory, key: bytes) -> None:
         self.directory = directory
         self._key = key
+        self._are_taken = directory.config.engine_type in _SALTED_ENGINES
         self._known: dict[tuple[str, str], bytes | None] = {}
 
     def salt(self, tenant: str, client_salt: str) -> bytes | None:
         """None: the engine gets none."""
+        if not self._are_taken:
+            return None
         asked = (tenant, client_salt)
         if asked not in self._known:
             if len(self._known) >= MAX_SALTS:
@@ -48,10 +51,7 @@ class Salts:
         return self._known[asked]
 
     def _derived(self, tenant: str, client_salt: str) -> bytes | None:
-        config = self.directory.config
-        if config.engine_type not in _SALTED_ENGINES:
-            return None
-        salt = engine_salt(self._key, config.cache_isolation, tenant, client_salt)
+        salt = engine_salt(self._key, self.directory.config.cache_isolation, tenant, client_salt)
         return None if salt is None else msgspec.json.encode(salt)
 
 
@@ -88,7 +88,7 @@ def engine_body(
         changes["stream_options"] = _USAGE_ASKED
     if limit is not None:
         changes[_limit_field(path, engine)] = b"%d" % limit
-    is_plain = shape.fields.isdisjoint(WITHOUT_STEERING)
+    is_plain = STEERING.isdisjoint(shape.fields)
     return edited(body, shape.fields, changes if is_plain else {**WITHOUT_STEERING, **changes})
 
 

@@ -7,6 +7,8 @@ Invariants:
 3. A call is repeated at most once, silently, and only when a kept connection turned out to be closed before a byte of
    the answer came: the engine had closed it while it was idle.
 4. A call that is cancelled closes its connection at once, so that the engine stops working for it.
+5. Every call ends with its answer, with word of why there is none, or with `cancel`; also where its connection raises.
+   What a transport raises of itself is a connection that broke, and ends nothing but that.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ from kvquota_sidecar.proxy.engine_answer import AnswerError, AnswerHead, AnswerH
 IDLE_SECONDS: Final = 4.0
 MAX_IDLE: Final = 256  # connections that wait for a call; an engine runs about as many requests at a time
 CONNECT_SECONDS: Final = 5.0
+
+# What a transport or a loop raises: of the system, and of a handle that is closed already.
+_PORT_ERRORS: Final = (OSError, RuntimeError)
 
 FailureKind = Literal["Unreachable", "Broken", "Silent"]
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
@@ -151,9 +156,16 @@ class EngineCall:
     def ride(self, link: EngineLink) -> None:
         """Go out on a connection."""
         self._link = link
-        link.carry(self, self._request)
-        if self._paused:
-            link.pause()
+        try:
+            link.carry(self, self._request)
+            if self._paused:
+                link.pause()
+        except _PORT_ERRORS as error:
+            link.close()
+            self.broken(str(error), was_stale=link.was_used)
+        except BaseException:
+            link.close()
+            raise
 
     def dial(self) -> None:
         """Go out on a connection that is to be made."""
@@ -206,6 +218,8 @@ class EngineCall:
             self._fail(EngineFailure("Silent", f"no connection within {CONNECT_SECONDS:g} s"))
         except OSError as error:
             self._fail(EngineFailure("Unreachable", error.strerror or str(error)))
+        except RuntimeError as error:
+            self._fail(EngineFailure("Broken", str(error)))
         else:
             self._ride_or_close(link)
 
@@ -223,7 +237,7 @@ class EngineCall:
 
 
 class EngineLink(asyncio.Protocol):
-    """One connection to the engine."""
+    """One connection to the engine. `was_used`: an answer on it has ended before."""
 
     __slots__ = (
         "_answered",
@@ -233,8 +247,8 @@ class EngineLink(asyncio.Protocol):
         "_reader",
         "_reading",
         "_transport",
-        "_used",
         "idle_since",
+        "was_used",
     )
 
     def __init__(self, pool: EnginePool) -> None:
@@ -243,7 +257,7 @@ class EngineLink(asyncio.Protocol):
         self._call: EngineCall | None = None
         self._reader = AnswerReader(pool.heads)
         self._answered = False
-        self._used = False
+        self.was_used = False
         self._reading = True
         self._head_told = False
         self.idle_since = math.inf
@@ -251,7 +265,7 @@ class EngineLink(asyncio.Protocol):
     def carry(self, call: EngineCall, request: bytes) -> None:
         """Send a request on it and let `call` know of the answer."""
         self._call = call
-        if self._used:
+        if self.was_used:
             self._reader.reset()
         self._answered = self._head_told = False
         self._transport.write(request)
@@ -316,16 +330,21 @@ class EngineLink(asyncio.Protocol):
             self._finish(self._call)
 
     def _finish(self, call: EngineCall) -> None:
-        self._call = None
-        if self._may_be_used_again():
-            self._used = True
-            if not self._reading:
-                self.resume()
-            self.idle_since = self._pool.clock()
-            self._pool.idled(self)
-        else:
+        try:
+            self._rest_or_close()
+        finally:
+            self._call = None
+            call.end()
+
+    def _rest_or_close(self) -> None:
+        if not self._may_be_used_again():
             self._transport.abort()
-        call.end()
+            return
+        self.was_used = True
+        if not self._reading:
+            self.resume()
+        self.idle_since = self._pool.clock()
+        self._pool.idled(self)
 
     def _may_be_used_again(self) -> bool:
         head = self._reader.head
@@ -334,6 +353,8 @@ class EngineLink(asyncio.Protocol):
 
     def _break(self, detail: str) -> None:
         call, self._call = self._call, None
-        self._transport.abort()
-        if call is not None:
-            call.broken(detail, was_stale=self._used and not self._answered)
+        try:
+            self._transport.abort()
+        finally:
+            if call is not None:
+                call.broken(detail, was_stale=self.was_used and not self._answered)

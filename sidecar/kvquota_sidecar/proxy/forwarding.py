@@ -46,14 +46,13 @@ def engine_request(
     data-parallel rank that must take it, `priority`: vLLM's, lower is earlier; None leaves both to the engine.
     """
     start, passed_on = _of_head(head, withheld)
-    own = f"x-request-id: {request_id}\r\n".encode()
+    own = f"x-request-id: {request_id}\r\n"
     if rank is not None:
-        own += b"%b: %d\r\n" % (_RANK, rank)
+        own += f"{_RANK.decode()}: {rank}\r\n"
     if priority is not None:
-        own += b"%b: %d\r\n" % (_PRIORITY, priority)
-    if body or head.method == "POST":
-        own += f"content-length: {len(body)}\r\n".encode()
-    return b"".join((start, b"host: ", authority, b"\r\n", passed_on, own, b"\r\n", body))
+        own += f"{_PRIORITY.decode()}: {priority}\r\n"
+    framing = f"content-length: {len(body)}\r\n" if body or head.method == "POST" else ""
+    return b"".join((start, b"host: ", authority, b"\r\n", passed_on, f"{own}{framing}\r\n".encode(), body))
 
 
 def _of_head(head: Head, withheld: frozenset[bytes]) -> tuple[bytes, bytes]:

@@ -71,6 +71,21 @@ class Frame(Carrier):
     delta: Ending | Odd = None
 
 
+class Ended(msgspec.Struct):
+    """How one choice of an answer came to its end."""
+
+    finish_reason: str | None = None
+
+
+class Usual(msgspec.Struct):
+    """An answer that is one JSON object, as most are: of a chat or a completion. Those of other dialects do not fit."""
+
+    usage: Counts
+    choices: list[Ended] | None = None
+    type: None = None
+    status: None = None
+
+
 class Plain(Response):
     """An answer that is one JSON object, of any dialect."""
 
@@ -80,5 +95,5 @@ class Plain(Response):
 
 
 FRAMES: Final = msgspec.json.Decoder(Frame)
-CARRIERS: Final = msgspec.json.Decoder(Carrier)
+USUALS: Final = msgspec.json.Decoder(Usual)
 PLAINS: Final = msgspec.json.Decoder(Plain)

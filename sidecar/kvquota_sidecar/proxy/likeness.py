@@ -8,7 +8,8 @@ Invariants:
    empty: what was counted of that frame holds for it too. All else is read as JSON.
 2. What is learnt was read as JSON before. A key like `"content":"` stands nowhere inside a text, where quotes are
    escaped.
-3. Only plain ASCII without escapes is compared: a text of anything else is read.
+3. A text holds no quote and no end of a line, and does not end with a backslash: so it ends where the learnt one ends.
+   What else it holds makes no difference, as it is one token's whatever it says.
 """
 
 from __future__ import annotations
@@ -16,6 +17,11 @@ from __future__ import annotations
 from typing import Final
 
 _KEYS: Final = (b'"content":"', b'"text":"')  # of a chat's delta, and of a completion
+_START: Final = b"data:"
+_END: Final = b"\n\n"
+_QUOTE: Final = 0x22
+_LINE_FEED: Final = 0x0A
+_BACKSLASH: Final = 0x5C
 
 
 class Likeness:
@@ -27,25 +33,23 @@ class Likeness:
         self._before = b""
         self._after = b""
 
-    def matches(self, payload: bytes) -> bool:
-        """Whether the data of a frame is like those that were learnt."""
+    def matches(self, frame: bytes) -> bool:
+        """Whether a frame, one line and the empty one that ends it, is like those that were learnt."""
         before, after = self._before, self._after
-        if not before or not payload.startswith(before) or not payload.endswith(after):
+        if not (before and frame.startswith(before) and frame.endswith(after)):
             return False
-        start, end = len(before), len(payload) - len(after)
-        return (
-            start < end
-            and payload.find(b'"', start) == end
-            and payload.find(b"\\", start, end) < 0
-            and payload.isascii()
-        )
+        text = frame[len(before) : len(frame) - len(after)]
+        if not text or text[-1] == _BACKSLASH:
+            return False
+        return _QUOTE not in text and _LINE_FEED not in text
 
     def learn(self, payload: bytes, text: str) -> None:
-        """`payload` was read, and holds one token, `text`, and nothing else that counts."""
-        for key in _KEYS:
+        """`payload`, all of a frame behind `data:`, was read, and holds one token, `text`, and nothing else that
+        counts."""
+        for key in _KEYS if payload.endswith(_END) else ():
             start = payload.find(key) + len(key)
             end = start + len(text)
             if start >= len(key) and payload.count(key) == 1 and payload[start:end] == text.encode():
-                self._before, self._after = payload[:start], payload[end:]
+                self._before, self._after = _START + payload[:start], payload[end:]
                 return
         self._before = b""

@@ -12,7 +12,8 @@ Invariants:
 4. A stream has ended when its mark or an error has come; it has failed when the engine says so in a frame. It was given
    up where it failed and no error tells its client so: by its reason to finish, its status, or none where there is one.
 5. No frame is too empty to count: engines send one without text for a token that has none, or whose text is held back.
-   Only what a stream begins with, a role and nothing else, is no token.
+   Only what a stream begins with, a role and nothing else, is no token; nor is what an output ends with where the
+   engine counts each alone (`usage_scope`) and has said all before.
 
 It does not know the tokens of a prompt unless `usage` says so, nor those of an output that has no frame. A frame counts
 as one token for each of its choices, or as many as earlier streams had (`pace`); `usage` puts that right at the end.
@@ -26,8 +27,9 @@ from typing import Any, Final, Literal
 import msgspec
 
 from kvquota_api.amounts import Tokens
-from kvquota_sidecar.proxy.frames import CARRIERS, FRAMES, PLAINS, Choice, Counts, Delta, Ending, Frame, Told
+from kvquota_sidecar.proxy.frames import FRAMES, PLAINS, USUALS, Choice, Counts, Delta, Ending, Frame, Told
 from kvquota_sidecar.proxy.likeness import Likeness
+from kvquota_sidecar.proxy.usage_scope import Scope
 from kvquota_sidecar.records import LeafValue
 
 Dialect = Literal["OpenAI", "Responses", "Anthropic"]
@@ -35,6 +37,8 @@ Dialect = Literal["OpenAI", "Responses", "Anthropic"]
 MAX_FRAME_BYTES: Final = 256 * 1024  # a frame of one token with 20 log-probabilities is under 8 KiB
 MAX_JSON_BYTES: Final = 4 * 1024 * 1024  # an answer of 128 sequences of 8,000 tokens; longer ones settle by estimate
 MAX_COUNT: Final = 2**31 - 1  # tokens: engines keep lengths in 32 bits, so a larger number says nothing
+_RETURN: Final = 0x0D
+_LINE_FEED: Final = 0x0A
 _FRAME_END: Final = re.compile(rb"(?<=\n\n)|(?<=\r\n\r\n)")
 
 
@@ -72,14 +76,15 @@ class StreamMeter:
     """The tokens of one stream of server-sent events.
 
     `withholds_usage`: the frame that holds only `usage` was asked for by this program, so the client must not see it.
-    `tokens_per_frame`: that its frames stand for, 1 or more. `produced`: tokens so far, over all choices. `shown`: what
-    the frames show of them, one each. `has_ended`: its last frame has come. `has_failed`: the engine said that it ends
-    badly. `is_given_up`: no frame with an error has told the client of it. `is_cut`: it stopped within a frame; known
-    once `rest` was asked for.
+    `tokens_per_frame`: that its frames stand for, 1 or more. `scope`: of each `usage`; those of single outputs are
+    added up. `produced`: tokens so far, over all choices. `shown`: what the frames show of them, one each. `has_ended`:
+    its last frame has come. `has_failed`: the engine said that it ends badly. `is_given_up`: no frame with an error has
+    told the client of it. `is_cut`: it stopped within a frame; known once `rest` was asked for.
     """
 
     __slots__ = (
         "_beyond",
+        "_counts_each",
         "_guessed",
         "_held",
         "_like",
@@ -95,8 +100,9 @@ class StreamMeter:
         "usage",
     )
 
-    def __init__(self, *, withholds_usage: bool, tokens_per_frame: float = 1.0) -> None:
+    def __init__(self, *, withholds_usage: bool, tokens_per_frame: float = 1.0, scope: Scope = "Answer") -> None:
         self._withholds_usage = withholds_usage
+        self._counts_each = scope != "Answer"
         self._more = tokens_per_frame - 1
         self._guessed = 0.0  # tokens beyond those shown, since the engine has counted last
         self._beyond = 0  # tokens beyond those shown, by the engine's own count
@@ -115,9 +121,12 @@ class StreamMeter:
 
     def feed(self, data: bytes) -> bytes:
         """Take what the engine sent; gives what may be passed on now."""
-        is_line = data.find(b"\n") == len(data) - 2 and data.startswith(b"data: ") and data.endswith(b"\n")
-        if is_line and not (self._held or self._oversized):  # the usual case: one whole frame
-            return b"" if self._count(data[6:]) else data
+        if not (self._held or self._oversized):
+            if self._like.matches(data):  # the usual case: one whole frame, like the last one
+                self._show(1)
+                return data
+            if _is_frame(data):
+                return b"" if self._count(data[5:]) else data
         data = self._held + data if self._held else data
         end = _end_of_frames(data)
         if end == 0:
@@ -145,13 +154,17 @@ class StreamMeter:
         return data
 
     def _read(self, whole: bytes) -> bytes:
-        return b"".join([_blank(frame) if self._count(_payload(frame)) else frame for frame in _frames(whole)])
+        return b"".join([self._pass(frame) for frame in _frames(whole)])
+
+    def _pass(self, frame: bytes) -> bytes:
+        """Count a frame; what of it is for the client."""
+        if self._like.matches(frame):
+            self._show(1)
+            return frame
+        return _blank(frame) if self._count(_payload(frame)) else frame
 
     def _count(self, payload: bytes) -> bool:
         """Count the data of one frame; whether it is not for the client."""
-        if self._like.matches(payload):
-            self._show(1)
-            return False
         try:
             frame = FRAMES.decode(payload)
         except _UNREADABLE:
@@ -163,7 +176,8 @@ class StreamMeter:
             shown = self._take_end(frame)
         for choice in choices or ():
             delta = choice.delta
-            if (isinstance(delta, Delta) and delta.content) or _is_token(choice):  # nearly every frame has some
+            has_content = isinstance(delta, Delta) and delta.content  # nearly every frame has some
+            if has_content or _is_token(choice, ends_bare=self._counts_each):
                 shown += 1
             if choice.finish_reason is not None and choice.finish_reason in _BAD_REASONS:
                 self.has_failed = self.is_given_up = True
@@ -209,6 +223,8 @@ class StreamMeter:
         usage = _usage_of(frame)
         if usage is None:
             return False
+        if self._counts_each and self.usage is not None and frame.choices is not None:
+            usage = _added(self.usage, usage)
         self.usage = _merged(self.usage, usage)
         if usage.output is not None:
             self._guessed = 0.0
@@ -219,31 +235,55 @@ class StreamMeter:
 
 def _end_of_frames(data: bytes) -> int:
     """Where the last whole frame ends; 0 where there is none."""
-    return max((at + len(mark) for mark in (b"\n\n", b"\r\n\r\n") if (at := data.rfind(mark)) >= 0), default=0)
+    if data.endswith(b"\n\n"):
+        return len(data)
+    return max([at + len(mark) for mark in (b"\n\n", b"\r\n\r\n") if (at := data.rfind(mark)) >= 0], default=0)
 
 
 def _frames(whole: bytes) -> list[bytes]:
     """The frames, each with the empty line that ends it."""
-    if b"\r" in whole or whole.endswith(b"\n\n\n"):
+    if _RETURN in whole or whole.endswith(b"\n\n\n"):
         return [frame for frame in _FRAME_END.split(whole) if frame]
-    if whole.find(b"\n\n") == len(whole) - 2:  # the usual case: one
-        return [whole]
-    return [frame + b"\n\n" for frame in whole.split(b"\n\n")[:-1]]
+    frames, at = [], 0
+    while at < len(whole):
+        end = whole.find(b"\n", at) + 1  # mostly the only line: to look for one byte is faster by far
+        if whole[end] != _LINE_FEED:
+            end = whole.find(b"\n\n", at) + 1
+        frames.append(whole[at : end + 1])
+        at = end + 1
+    return frames
 
 
-def read_plain(body: bytes) -> PlainAnswer:
-    """An answer that is one JSON object, as far as it can be read."""
+def read_plain(body: bytes, scope: Scope = "Answer") -> PlainAnswer:
+    """An answer that is one JSON object, as far as it can be read. `scope`: of its usage; where that is one output's,
+    the others are taken to be as long."""
+    if scope != "Answer":
+        return _read_unusual(body, scope)
     try:
-        is_usual = b'"choices"' in body and b'"abort"' not in body and b'"error"' not in body
-        if is_usual:
-            return PlainAnswer(_usage(CARRIERS.decode(body).usage))
+        usual = USUALS.decode(body)
+        choices = usual.choices
+        if choices is not None:
+            given_up = [each for each in choices if each.finish_reason in _BAD_REASONS]
+            return PlainAnswer(_usage(usual.usage), bool(given_up))
+    except msgspec.ValidationError:
+        pass
+    except _UNREADABLE:
+        return PlainAnswer()
+    return _read_unusual(body, scope)
+
+
+def _read_unusual(body: bytes, scope: Scope) -> PlainAnswer:
+    try:
         plain = PLAINS.decode(body)
     except _UNREADABLE:
         return PlainAnswer()
     choices = plain.choices if isinstance(plain.choices, list) else []
     bad = [each for each in choices if isinstance(each, Ending) and each.finish_reason in _BAD_REASONS]
     is_bad = (plain.type == _MESSAGE and plain.stop_reason is None) or plain.status in _BAD_STATUSES
-    return PlainAnswer(_usage(plain.usage), is_bad or bool(bad))
+    usage = _usage(plain.usage)
+    if scope != "Answer" and choices and usage is not None and usage.output is not None:
+        usage = Usage(usage.prompt, Tokens(usage.output * len(choices)), usage.cached)
+    return PlainAnswer(usage, is_bad or bool(bad))
 
 
 def _is_given_up(frame: Frame) -> bool:
@@ -259,9 +299,14 @@ def _blank(frame: bytes) -> bytes:
     return frame[: len(frame) - len(frame.lstrip(b"\r\n"))]
 
 
+def _is_frame(data: bytes) -> bool:
+    """Whether it is one line of data, and the empty one that ends a frame."""
+    return data.startswith(b"data:") and data.find(b"\n") == len(data) - 2 and data.endswith(b"\n")
+
+
 def _payload(frame: bytes) -> bytes:
     """The data of one frame; of a frame with several data lines they are joined, as the format says."""
-    if frame.startswith(b"data:") and frame.find(b"\n") == len(frame) - 2:
+    if _is_frame(frame):
         return frame[5:]
     lines = frame.splitlines()
     return b"\n".join(line[5:] for line in lines if line.startswith(b"data:"))
@@ -283,12 +328,13 @@ def _is_delta(kind: str) -> bool:
     return kind == _BLOCK_DELTA or (kind.startswith(begin) and kind.endswith(end))
 
 
-def _is_token(choice: Choice) -> bool:
-    delta = choice.delta
+def _is_token(choice: Choice, *, ends_bare: bool) -> bool:
+    """`ends_bare`: the last frame of an output has none."""
+    delta, may_be_empty = choice.delta, choice.finish_reason is None or not ends_bare
     if not isinstance(delta, Delta):
-        return choice.text is not None or delta is not None
+        return bool(choice.text) or (may_be_empty and (choice.text is not None or delta is not None))
     said = delta.content or delta.reasoning_content or delta.reasoning or delta.tool_calls or delta.function_call
-    return delta.role is None or bool(said)
+    return bool(said) or (may_be_empty and delta.role is None)
 
 
 def _usage_of(frame: Frame) -> Usage | None:
@@ -301,20 +347,30 @@ def _usage_of(frame: Frame) -> Usage | None:
 def _usage(told: Told) -> Usage | None:
     if not isinstance(told, Counts):
         return None
-    prompt = _count(told.input_tokens if told.prompt_tokens is None else told.prompt_tokens)
-    output = _count(told.output_tokens if told.completion_tokens is None else told.completion_tokens)
+    of_prompt, of_output = told.prompt_tokens, told.completion_tokens
+    prompt = _count(told.input_tokens if of_prompt is None else of_prompt)
+    output = _count(told.output_tokens if of_output is None else of_output)
     if prompt is None and output is None:
         return None
-    if not (told.cache_read_input_tokens is None and told.cache_creation_input_tokens is None):
-        read, written = _count(told.cache_read_input_tokens), _count(told.cache_creation_input_tokens)
+    of_read, of_written = told.cache_read_input_tokens, told.cache_creation_input_tokens
+    if not (of_read is None and of_written is None):
+        read, written = _count(of_read), _count(of_written)
         if prompt is not None and not (read is None and written is None):  # Messages leaves these out of its input
             return Usage(Tokens(prompt + (read or 0) + (written or 0)), output, read)
-    details = told.input_tokens_details if told.prompt_tokens_details is None else told.prompt_tokens_details
+    details = told.prompt_tokens_details
+    if details is None:
+        details = told.input_tokens_details
     return Usage(prompt, output, _count(details.get("cached_tokens")) if isinstance(details, dict) else None)
 
 
 def _count(found: Any) -> Tokens | None:
     return Tokens(found) if type(found) is int and 0 <= found <= MAX_COUNT else None
+
+
+def _added(old: Usage, new: Usage) -> Usage:
+    """The new one, with the output of both."""
+    output = new.output if old.output is None or new.output is None else Tokens(old.output + new.output)
+    return Usage(new.prompt, output, new.cached)
 
 
 def _merged(old: Usage | None, new: Usage) -> Usage:

@@ -19,11 +19,12 @@ from typing import Final, Literal
 
 from kvquota_sidecar.proxy.chunked import MAX_CHUNKS, Chunks, body_too_large
 from kvquota_sidecar.proxy.head import Fault, Head, HeadReader, path_of, read_head
-from kvquota_sidecar.records import Value
+from kvquota_sidecar.records import LeafValue
 
 # Four times what nginx takes by default for all headers of one request; engines themselves stop at 64 KiB.
 MAX_HEAD_BYTES: Final = 32 * 1024
 MAX_HEADERS: Final = 128
+_CR: Final = 0x0D
 _EMPTY_LINES: Final = re.compile(rb"\A(?>(?:\r\n)+)")  # before a request they are ignored (RFC 9112 section 2.2)
 # What no good head holds: looked for while a head is not complete, since one of bare LFs never is.
 _BARE: Final = re.compile(rb"(?<!\r)\n|\r(?=[^\n])|\x00")
@@ -31,7 +32,7 @@ _TOO_LARGE: Final = Fault(431, f"The headers are over {MAX_HEAD_BYTES} bytes or 
 _BARE_FAULT: Final = Fault(400, "The request's head holds a bare CR, a bare LF or a NUL: end every line with CR LF.")
 
 
-class Request(Value, frozen=True):
+class Request(LeafValue, frozen=True):
     """A head with its whole body."""
 
     head: Head
@@ -101,7 +102,7 @@ class RequestReader:
 
     def _next_head(self) -> Head | Fault | None:
         pending = self._pending
-        if pending.startswith(b"\r\n"):
+        if pending[0] == _CR:
             pending = self._pending = _EMPTY_LINES.sub(b"", pending, count=1)
             self._scanned = 0
         end = pending.find(b"\r\n\r\n", max(0, self._scanned - 3))

@@ -34,6 +34,7 @@ from kvquota_sidecar.proxy.refusing import refusal_answer
 from kvquota_sidecar.proxy.request_ids import Name
 from kvquota_sidecar.proxy.routes import Route
 from kvquota_sidecar.proxy.service import Client
+from kvquota_sidecar.proxy.usage_scope import Scope
 from kvquota_sidecar.records import LeafValue
 from kvquota_sidecar.refusals import Code, Refusal, refuse
 from kvquota_sidecar.refusals.headers import admitted_fields
@@ -63,7 +64,7 @@ class Job(LeafValue, frozen=True):
 
     `prompts`: for learning their tokens. `estimated`: of these together. `withholds_usage`: this program asked for the
     stream's usage, not the client. `tokens_per_frame`: that its stream is taken to have; None where it hides some.
-    `marks_end`: a stream that stops without a mark was cut, see `stream_ends`.
+    `marks_end`: a stream that stops without a mark was cut, see `stream_ends`. `scope`: of the engine's usage.
     """
 
     name: Name
@@ -75,6 +76,7 @@ class Job(LeafValue, frozen=True):
     withholds_usage: bool = False
     marks_end: bool = False
     tokens_per_frame: float | None = None
+    scope: Scope = "Answer"
 
 
 def _guarded(method: Callable[Concatenate[Relay, _P], None]) -> Callable[Concatenate[Relay, _P], None]:
@@ -157,14 +159,14 @@ class Relay:
     # What the engine's side calls.
 
     def answer_head(self, head: AnswerHead) -> None:
-        self._head = head
+        self._head, job = head, self._job
         self._heard = True
         self._is_good = head.status == 200
         try:
             self._client.let_go()
             if head.is_stream and self._is_good:
                 self._meter = StreamMeter(
-                    withholds_usage=self._job.withholds_usage, tokens_per_frame=self._job.tokens_per_frame or 1.0
+                    withholds_usage=job.withholds_usage, tokens_per_frame=job.tokens_per_frame or 1.0, scope=job.scope
                 )
         except BaseException:
             self.abandon()
@@ -193,7 +195,7 @@ class Relay:
             meter = self._meter
             rest = b"" if meter is None else meter.rest()
             if self._copy and self._is_good:
-                self._plain = read_plain(b"".join(self._copy))
+                self._plain = read_plain(b"".join(self._copy), self._job.scope)
             self._settle()
             if meter is not None and self._stops_short(meter):
                 self._finish(refuse(Code.ENGINE_ERROR, _STOPPED), Outcome.ENGINE_FAILED)
@@ -312,7 +314,7 @@ class Relay:
         """Correct the books by what the engine counted, and learn from it."""
         job, desk = self._job, self._desk
         usage = self._plain.usage if self._meter is None else self._meter.usage
-        if usage is None or usage.prompt is None or job.ticket is None or job.tenant is None:
+        if usage is None or usage.prompt is None or job.ticket is None or job.tenant is None or job.scope == "Prompt":
             return
         desk.ratios.learn(job.tenant, job.prompts, usage.prompt)
         if usage.prompt > job.estimated:

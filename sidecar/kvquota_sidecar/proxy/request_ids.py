@@ -11,7 +11,6 @@ Invariants:
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable
 from typing import Final
@@ -53,5 +52,16 @@ def _given(head: Head) -> str | None:
 
 def numbered(prefix: str) -> Callable[[], str]:
     """Ids of one process: `prefix`, which no other process has, and a number."""
-    numbers = itertools.count(1)
-    return lambda: f"{prefix}-{next(numbers)}"
+    return _Numbered(prefix)
+
+
+class _Numbered:
+    __slots__ = ("_last", "_prefix")
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._last = 0
+
+    def __call__(self) -> str:
+        self._last += 1
+        return f"{self._prefix}-{self._last}"

@@ -63,10 +63,14 @@ _ROUTES: Final = (
     Route("GET", "/v1/usage", "OwnUsage"),
     Route("GET", "/health", "Health"),
 )
-_BY_LINE: Final = {(route.method, route.path): route for route in _ROUTES}
+_BY_METHOD: Final = {
+    method: {route.path: route for route in _ROUTES if route.method == method}
+    for method in {route.method for route in _ROUTES}
+}
 PATHS: Final = frozenset(route.path for route in _ROUTES)
 
 
 def find_route(method: str, path: str) -> Route | None:
     """The route of a request, or None: `route_not_allowed`."""
-    return _BY_LINE.get(("GET" if method == "HEAD" else method, path))
+    by_path = _BY_METHOD.get("GET" if method == "HEAD" else method)
+    return None if by_path is None else by_path.get(path)

@@ -16,20 +16,17 @@ protocol are not known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 _OLD_ROUTES: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
-_MARKED: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
-    {
-        "vLLM": _OLD_ROUTES | {"/v1/messages", "/v1/responses"},
-        "SGLang": _OLD_ROUTES,
-        "LlamaCpp": frozenset({"/v1/chat/completions"}),
-    }
-)
+_NONE: Final[frozenset[str]] = frozenset()
+_MARKED: Final[dict[str, frozenset[str]]] = {
+    "vLLM": _OLD_ROUTES | {"/v1/messages", "/v1/responses"},
+    "SGLang": _OLD_ROUTES,
+    "LlamaCpp": frozenset({"/v1/chat/completions"}),
+}
 
 
 def marks_end(engine: str, path: str) -> bool:
     """Whether each whole stream of that route ends with a mark."""
-    return path in _MARKED.get(engine, ())
+    return path in _MARKED.get(engine, _NONE)

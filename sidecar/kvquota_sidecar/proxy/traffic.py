@@ -13,6 +13,7 @@ from kvquota_sidecar.clock import Clock
 from kvquota_sidecar.proxy.answers import Answer
 from kvquota_sidecar.proxy.clerk import Clerk
 from kvquota_sidecar.proxy.desk import Desk
+from kvquota_sidecar.proxy.draining import Drain
 from kvquota_sidecar.proxy.head import Fault, Head
 from kvquota_sidecar.proxy.identity import Directory, Failure, identify
 from kvquota_sidecar.proxy.own_usage import own_usage
@@ -20,12 +21,12 @@ from kvquota_sidecar.proxy.reading import Request
 from kvquota_sidecar.proxy.refusing import fault_refusal, identity_refusal, refusal_answer
 from kvquota_sidecar.proxy.routes import Route, find_route
 from kvquota_sidecar.proxy.service import Client, Ends
-from kvquota_sidecar.records import Value
+from kvquota_sidecar.records import LeafValue
 from kvquota_sidecar.refusals import Code, Refusal, refuse
 from kvquota_sidecar.refusals.headers import admitted_fields
 
 
-class Admittance(Value, frozen=True):
+class Admittance(LeafValue, frozen=True):
     """What a head says: `tenant` and `directory` are None where no quota applies."""
 
     route: Route
@@ -41,8 +42,8 @@ class Standing(Protocol):
         """Config and identity in force; None while nobody can tell whose a request is."""
 
     @property
-    def is_leaving(self) -> bool:
-        """Whether the drain has begun."""
+    def drain(self) -> Drain:
+        """Whether it is leaving, and since when."""
 
     def refusal(self) -> Refusal | None:
         """Why no traffic is taken now."""
@@ -63,7 +64,7 @@ class Traffic:
 
     @property
     def is_leaving(self) -> bool:
-        return self._standing.is_leaving
+        return self._standing.drain.started_at is not None
 
     def examine(self, head: Head, ends: Ends) -> Answer | Admittance:  # noqa: ARG002 - an address is no proof
         """Look at a head."""
@@ -79,9 +80,10 @@ class Traffic:
         if isinstance(tenant, Failure):
             stranger = identity_refusal(tenant, directory.wanted)
             return self._desk.refuse(stranger, self._desk.name(head), route.path, None)
-        refusal = self._standing.refusal()
-        if refusal is not None:
-            return self._refuse(refusal, head, route.path, tenant)
+        if self.is_leaving:
+            refusal = self._standing.refusal()
+            if refusal is not None:
+                return self._refuse(refusal, head, route.path, tenant)
         return Admittance(route, tenant, directory)
 
     def owner(self, context: Admittance) -> str | None:

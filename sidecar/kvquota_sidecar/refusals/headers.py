@@ -18,13 +18,25 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from kvquota_api.amounts import Blocks
+from kvquota_api.memory.worth import Worth
 from kvquota_sidecar.refusals.refusal import Refusal
-from kvquota_sidecar.refusals.room import Room
+from kvquota_sidecar.refusals.room import Allowance, Room
 
 KV_UNIT: Final = "kv-tokens"  # a quota unit of ours: none of the draft's registered units counts tokens held
 CONCURRENCY_UNIT: Final = "concurrent-requests"  # registered by draft-ietf-httpapi-ratelimit-headers-10
 _UNAUTHORIZED: Final = 401
 _CHALLENGE: Final = b"www-authenticate: Bearer\r\n"  # RFC 9110, section 11.6.1: every 401 has one
+
+
+def allowance_of(soft: Blocks, hard: Blocks, worth: Worth, max_concurrent: int | None) -> Allowance:
+    """What a tenant may have, with what its answers say of that."""
+    soft_tokens, hard_tokens = worth.tokens(soft), worth.tokens(hard)
+    policy = f'ratelimit-policy: "kv";q={hard_tokens};qu="{KV_UNIT}"'
+    if max_concurrent is not None:
+        policy += f', "concurrency";q={max_concurrent};qu="{CONCURRENCY_UNIT}"'
+    amounts = f"x-kvquota-soft-tokens: {soft_tokens}\r\nx-kvquota-hard-tokens: {hard_tokens}\r\n"
+    return Allowance(soft, hard, worth.rate, max_concurrent, hard_tokens, policy + "\r\n", amounts)
 
 
 def admitted_fields(room: Room | None) -> bytes:
@@ -48,15 +60,11 @@ def refused_fields(refusal: Refusal, room: Room | None) -> bytes:
 
 def _room_fields(room: Room, wait: str) -> bytes:
     """Numbers and words of this program only: nothing can be put into them."""
-    tokens, in_flight, most = room.worth.tokens, room.in_flight, room.max_concurrent
-    held, soft, hard = tokens(room.reserved), tokens(room.soft), tokens(room.hard)
-    left = hard - held if hard > held else 0
-    policy, limit = f'"kv";q={hard};qu="{KV_UNIT}"', f'"kv";r={left}{wait}'
-    if most is not None:
-        policy += f', "concurrency";q={most};qu="{CONCURRENCY_UNIT}"'
-        limit += f', "concurrency";r={most - in_flight if most > in_flight else 0}{wait}'
+    allowed, held, in_flight = room.allowance, room.tokens(room.reserved), room.in_flight
+    hard, most = allowed.hard_tokens, allowed.max_concurrent
+    more = "" if most is None else f', "concurrency";r={most - in_flight if most > in_flight else 0}{wait}'
     return (
-        f"ratelimit-policy: {policy}\r\nratelimit: {limit}\r\nx-kvquota-used-tokens: {held}\r\n"
-        f"x-kvquota-soft-tokens: {soft}\r\nx-kvquota-hard-tokens: {hard}\r\n"
-        f"x-kvquota-in-flight: {in_flight}\r\nx-kvquota-rung: {room.rung}\r\n"
+        f'{allowed.policy}ratelimit: "kv";r={hard - held if hard > held else 0}{wait}{more}\r\n'
+        f"x-kvquota-used-tokens: {held}\r\n"
+        f"{allowed.amounts}x-kvquota-in-flight: {in_flight}\r\nx-kvquota-rung: {room.rung}\r\n"
     ).encode()
