@@ -25,6 +25,8 @@ START = 1000.0  # of virtual time
 class Script:
     """A sampler that says one thing after the other, and the last one for ever; each takes it `seconds`."""
 
+    rest_seconds = 0.0
+
     def __init__(self, *steps: EngineSample | EngineUnavailableError | None, seconds: float = 0.0) -> None:
         self.steps = list(steps)
         self.seconds = seconds
@@ -68,6 +70,12 @@ def begun(
 
     virtual_time.run(scene())
     return script.begun
+
+
+def test_an_engine_that_wants_to_be_left_alone_is_also_while_somebody_waits() -> None:
+    script = Script(SAMPLE, seconds=0.25)
+    script.rest_seconds = 1.5
+    assert begun(script, 5.0, hurried=lambda: True) == [0.0, 1.75, 3.5]
 
 
 # What it tells

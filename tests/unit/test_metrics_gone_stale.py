@@ -15,6 +15,8 @@ from sidecar_rig import ManualClock
 class Sampler:
     """Says what the test tells it to."""
 
+    rest_seconds = 0.0
+
     def __init__(self) -> None:
         self.says: EngineSample | EngineUnavailableError | None = sample(used=3, blocks=100)
 

@@ -1,4 +1,4 @@
-"""What is read out of an exposition of vLLM."""
+"""What is read out of an exposition of vLLM: a few lines of one. A whole one is in test_metrics_of_recordings."""
 
 from dataclasses import replace
 from unittest.mock import ANY
@@ -11,7 +11,7 @@ from kvquota_sidecar.engines.reading import Marks, Reading
 from kvquota_sidecar.engines.vllm import read_vllm
 from kvquota_sidecar.ledger.asking import EngineSample, RankSample
 
-RECORDED = """\
+LINES = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{engine="0",model_name="tiny"} 3.0
@@ -33,7 +33,7 @@ WHOLE = Reading(SAMPLE, MARKS)
 
 
 def without(name: str) -> str:
-    return "".join(line for line in RECORDED.splitlines(keepends=True) if not line.startswith(name))
+    return "".join(line for line in LINES.splitlines(keepends=True) if not line.startswith(name))
 
 
 def telling(**changes: object) -> Reading:
@@ -41,37 +41,37 @@ def telling(**changes: object) -> Reading:
 
 
 CASES: dict[str, tuple[str, Reading | None]] = {
-    "all of it": (RECORDED, WHOLE),
-    "0.8: the old name of the gauge": (RECORDED.replace("kv_cache_usage_perc", "gpu_cache_usage_perc"), WHOLE),
-    "0.8: no label for the rank": (RECORDED.replace('engine="0",', ""), WHOLE),
-    "0.10: both names, the new one holds": (RECORDED + 'vllm:gpu_cache_usage_perc{engine="0"} 0.9\n', WHOLE),
+    "all of it": (LINES, WHOLE),
+    "0.8: the old name of the gauge": (LINES.replace("kv_cache_usage_perc", "gpu_cache_usage_perc"), WHOLE),
+    "0.8: no label for the rank": (LINES.replace('engine="0",', ""), WHOLE),
+    "0.10: both names, the new one holds": (LINES + 'vllm:gpu_cache_usage_perc{engine="0"} 0.9\n', WHOLE),
     "several processes of one rank count once": (
-        RECORDED.replace('engine="0",', 'engine="0",pid="1",') + without("vllm:prompt").replace("40.0", "0"),
+        LINES.replace('engine="0",', 'engine="0",pid="1",') + without("vllm:prompt").replace("40.0", "0"),
         WHOLE,
     ),
-    "lines that end as in HTTP": (RECORDED.replace("\n", "\r\n"), WHOLE),
-    "an exemplar behind the value": (RECORDED.replace("} 0.5", '} 0.5 # {trace_id="7"} 1'), WHOLE),
+    "lines that end as in HTTP": (LINES.replace("\n", "\r\n"), WHOLE),
+    "an exemplar behind the value": (LINES.replace("} 0.5", '} 0.5 # {trace_id="7"} 1'), WHOLE),
     "nothing": ("", None),
     "another server": ("http_requests_total 3\nprocess_start_time_seconds 5\n", None),
-    "renamed altogether": (RECORDED.replace("vllm:", "engine:"), None),
+    "renamed altogether": (LINES.replace("vllm:", "engine:"), None),
     "a comment that looks like it": ("# vllm:kv_cache_usage_perc 0.5\n", None),
     "a longer name that begins like it": ("vllm:num_requests_running_peak 3\n", None),
-    "a full pool lacks the null block": (RECORDED.replace("} 0.5", "} 1.0"), telling(used_blocks=Blocks(512))),
-    "a gauge of no number": (RECORDED.replace("} 0.5", "} NaN"), telling(used_blocks=None)),
-    "a gauge below nothing": (RECORDED.replace("} 0.5", "} -0.5"), telling(used_blocks=None)),
-    "a gauge above everything": (RECORDED.replace("} 0.5", "} 1.5"), telling(used_blocks=None)),
-    "a count that is endless": (RECORDED.replace("} 3.0", "} +Inf"), telling(running=None)),
-    "a count beyond all numbers of requests": (RECORDED.replace("} 3.0", "} 1e300"), telling(running=None)),
+    "a full pool lacks the null block": (LINES.replace("} 0.5", "} 1.0"), telling(used_blocks=Blocks(512))),
+    "a gauge of no number": (LINES.replace("} 0.5", "} NaN"), telling(used_blocks=None)),
+    "a gauge below nothing": (LINES.replace("} 0.5", "} -0.5"), telling(used_blocks=None)),
+    "a gauge above everything": (LINES.replace("} 0.5", "} 1.5"), telling(used_blocks=None)),
+    "a count that is endless": (LINES.replace("} 3.0", "} +Inf"), telling(running=None)),
+    "a count beyond all numbers of requests": (LINES.replace("} 3.0", "} 1e300"), telling(running=None)),
     "a size of no number": (
-        RECORDED.replace('num_gpu_blocks="513"', 'num_gpu_blocks="None"'),
+        LINES.replace('num_gpu_blocks="513"', 'num_gpu_blocks="None"'),
         telling(blocks=None, used_blocks=None),
     ),
     "a size of 5,000 digits": (
-        RECORDED.replace('num_gpu_blocks="513"', f'num_gpu_blocks="{"9" * 5000}"'),
+        LINES.replace('num_gpu_blocks="513"', f'num_gpu_blocks="{"9" * 5000}"'),
         telling(blocks=None, used_blocks=None),
     ),
     "a size that is not known yet": (
-        RECORDED.replace('num_gpu_blocks="513"', 'num_gpu_blocks="0"'),
+        LINES.replace('num_gpu_blocks="513"', 'num_gpu_blocks="0"'),
         telling(blocks=None, used_blocks=None),
     ),
     "without the sizes": (
@@ -82,19 +82,18 @@ CASES: dict[str, tuple[str, Reading | None]] = {
     "without the counts": (without("vllm:num_requests"), telling(running=None, waiting=None)),
     "without preemptions": (without("vllm:num_preemptions"), telling(preemptions=None)),
     "finished sequences, by reason and rank": (
-        RECORDED
+        LINES
         + 'vllm:request_success_total{engine="0",finished_reason="stop"} 7.0\n'
         + 'vllm:request_success_total{engine="0",finished_reason="length"} 3.0\n'
         + 'vllm:request_success_total{engine="1",finished_reason="stop"} 2.0\n',
         telling(finished=12),
     ),
     "what was looked up and found in the prefix cache": (
-        RECORDED
-        + 'vllm:prefix_cache_queries_total{engine="0"} 640.0\nvllm:prefix_cache_hits_total{engine="0"} 320.0\n',
+        LINES + 'vllm:prefix_cache_queries_total{engine="0"} 640.0\nvllm:prefix_cache_hits_total{engine="0"} 320.0\n',
         telling(prompt_tokens=640, cached_tokens=320),
     ),
     "0.9: the same by its old name": (
-        RECORDED + "vllm:gpu_prefix_cache_queries_total 640.0\nvllm:gpu_prefix_cache_hits_total 320.0\n",
+        LINES + "vllm:gpu_prefix_cache_queries_total 640.0\nvllm:gpu_prefix_cache_hits_total 320.0\n",
         telling(prompt_tokens=640, cached_tokens=320),
     ),
     "only a count": (
@@ -103,7 +102,7 @@ CASES: dict[str, tuple[str, Reading | None]] = {
     ),
     "several API servers: no start": (without("process"), Reading(SAMPLE, replace(MARKS, starts=frozenset()))),
     "several processes that say when they started": (
-        RECORDED + 'process_start_time_seconds{pid="7"} 1.7640000015e+09\n',
+        LINES + 'process_start_time_seconds{pid="7"} 1.7640000015e+09\n',
         Reading(SAMPLE, replace(MARKS, starts=frozenset({1764000000.5, 1764000001.5}))),
     ),
 }

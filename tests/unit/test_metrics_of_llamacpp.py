@@ -47,6 +47,15 @@ CASES: dict[str, tuple[str, bytes, tuple[Slot, ...], Reading | None]] = {
         (),
         Reading(cells(running=2, waiting=3), MARKS),
     ),
+    "what was found in a slot counts beside what was computed": (
+        METRICS + "llamacpp:prompt_tokens_cached_total 300\n",
+        b"814",
+        (),
+        Reading(
+            cells(running=2, waiting=3, prompt_tokens=1000, cached_tokens=300),
+            MARKS,
+        ),
+    ),
     "slots alone": ("", b"", BUSY, Reading(cells(used_blocks=Blocks(150), running=2))),
     "a slot that works and does not say what it holds": (
         "",

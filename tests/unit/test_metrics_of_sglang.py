@@ -10,7 +10,7 @@ from kvquota_sidecar.engines.sglang import SglangInfo, read_info, read_sglang
 from kvquota_sidecar.ledger.asking import EngineSample, RankSample
 
 LABELS = 'engine_type="unified",model_name="tiny",moe_ep_rank="0",pp_rank="0",tp_rank="0"'
-RECORDED = f"""\
+LINES = f"""\
 # HELP sglang:num_running_reqs The number of running requests.
 # TYPE sglang:num_running_reqs gauge
 sglang:num_running_reqs{{{LABELS}}} 3.0
@@ -36,7 +36,7 @@ WHOLE = Reading(SAMPLE, MARKS)
 
 def without(*names: str) -> str:
     prefixes = tuple(f"sglang:{name}" for name in names)
-    return "".join(line for line in RECORDED.splitlines(keepends=True) if not line.startswith(prefixes))
+    return "".join(line for line in LINES.splitlines(keepends=True) if not line.startswith(prefixes))
 
 
 def telling(**changes: object) -> Reading:
@@ -45,14 +45,14 @@ def telling(**changes: object) -> Reading:
 
 OLD = without("page_size", "num_pages")
 CASES: dict[str, tuple[str, SglangInfo, Reading | None]] = {
-    "all of it": (RECORDED, SglangInfo(), WHOLE),
+    "all of it": (LINES, SglangInfo(), WHOLE),
     "tensor-parallel ranks show the same pool": (
-        RECORDED + RECORDED.replace('tp_rank="0"', 'tp_rank="1"'),
+        LINES + LINES.replace('tp_rank="0"', 'tp_rank="1"'),
         SglangInfo(),
         Reading(SAMPLE, Marks(constants=(("", 21.5), ("", 21.5)), work=1480.0)),
     ),
     "requests of each priority are in the total": (
-        RECORDED.replace('tp_rank="0"', 'priority="",tp_rank="0"')
+        LINES.replace('tp_rank="0"', 'priority="",tp_rank="0"')
         + f'sglang:num_running_reqs{{{LABELS},priority="5"}} 2\nsglang:num_running_reqs{{{LABELS},priority="9"}} 90\n',
         SglangInfo(),
         WHOLE,
@@ -75,11 +75,11 @@ CASES: dict[str, tuple[str, SglangInfo, Reading | None]] = {
     ),
     "without the tokens the share counts": (without("num_used_tokens"), SglangInfo(), telling(used_blocks=Blocks(64))),
     "the pool of states is fuller": (
-        RECORDED + f"sglang:mamba_usage{{{LABELS}}} 0.5\n",
+        LINES + f"sglang:mamba_usage{{{LABELS}}} 0.5\n",
         SglangInfo(),
         telling(used_blocks=Blocks(128)),
     ),
-    "the pool of states is emptier": (RECORDED + f"sglang:mamba_usage{{{LABELS}}} 0.1\n", SglangInfo(), WHOLE),
+    "the pool of states is emptier": (LINES + f"sglang:mamba_usage{{{LABELS}}} 0.1\n", SglangInfo(), WHOLE),
     "neither tokens nor share": (
         without("num_used_tokens", "token_usage"),
         SglangInfo(),
@@ -91,7 +91,7 @@ CASES: dict[str, tuple[str, SglangInfo, Reading | None]] = {
         telling(used_blocks=None),
     ),
     "a page of nothing": (
-        RECORDED.replace("} 16.0", "} 0"),
+        LINES.replace("} 16.0", "} 0"),
         SglangInfo(),
         telling(blocks=None, block_tokens=None, used_blocks=None),
     ),
@@ -114,7 +114,7 @@ def test_a_sample_holds_what_the_engine_says_and_nothing_else(
 
 
 def test_every_data_parallel_rank_is_told_apart_and_has_a_pool_of_its_own() -> None:
-    first = RECORDED.replace('tp_rank="0"', 'dp_rank="0",tp_rank="0"')
+    first = LINES.replace('tp_rank="0"', 'dp_rank="0",tp_rank="0"')
     second = first.replace('dp_rank="0"', 'dp_rank="1"').replace("} 1001.0", "} 500.0").replace("} 3.0", "} 4.0")
     reading = read_sglang(first + second, SglangInfo())
     assert reading is not None

@@ -11,6 +11,7 @@ import pytest
 
 from kvquota_api.amounts import Blocks, Tokens
 from kvquota_sidecar.engines.fetching import EngineUnavailableError
+from kvquota_sidecar.engines.llamacpp import REST_SECONDS
 from kvquota_sidecar.engines.sampling import MAX_METRICS_BYTES, MetricsSampler
 from kvquota_sidecar.ledger.asking import EngineSample
 from kvquota_sidecar.proxy.engine_side import EngineAddress, EnginePool
@@ -231,6 +232,18 @@ async def test_an_answer_that_grows_for_ever_is_cut_at_its_bound() -> None:
             await sampler.sample()
         async with asyncio.timeout(5):
             await fountain.closed.wait()
+
+
+@pytest.mark.parametrize(
+    ("metrics", "seconds"),
+    [(LLAMACPP, REST_SECONDS), (VLLM, 0.0), (SGLANG, 0.0)],
+    ids=["llama.cpp", "vLLM", "SGLang"],
+)
+async def test_only_llamacpp_is_left_alone_after_a_look(metrics: bytes, seconds: float) -> None:
+    async with sampling(Pages({"/metrics": page(metrics), "/slots": page(SLOTS)})) as sampler:
+        assert sampler.rest_seconds == 0.0
+        await sampler.sample()
+        assert sampler.rest_seconds == seconds
 
 
 @pytest.mark.parametrize("garbage", [b"\xff\xfe\x00" * 999, b"", b"<html></html>", b"vllm:"])

@@ -7,11 +7,15 @@ Invariants:
 1. What the engine does not say is None.
 2. What a slot keeps of a request that is over is only cached: the next one reuses it. So the gauges of builds before
    #13660, `kv_cache_tokens` and `kv_cache_usage_ratio`, which count that too, are not read.
-3. Each of several slots may have a pool of its own or all of them one (--kv-unified), and nothing says which: the size
+3. It is left alone for REST_SECONDS after a look. Whoever waits for a whole answer looks whether its client is still
+   there once nothing was answered to anybody for a second: asked more often, it works on for clients that have left.
+   Beside a stream, whose every token is an answer, it does so in any case.
+4. Each of several slots may have a pool of its own or all of them one (--kv-unified), and nothing says which: the size
    is told only where there is one slot.
 
 Sources: tools/server/server-context.cpp. `n_prompt_tokens` is all that a slot holds, what it generated too;
-`Process-Start-Time-Unix` is no Unix time, only another number in every life.
+`Process-Start-Time-Unix` is no Unix time, only another number in every life. The second of 3. is HTTP_POLLING_SECONDS;
+what comes of it was seen on build 11549.
 """
 
 from __future__ import annotations
@@ -21,17 +25,20 @@ from typing import Annotated, Final
 import msgspec
 
 from kvquota_api.amounts import Blocks, Tokens
-from kvquota_sidecar.engines.exposition import LARGEST, first_of, of_a_card, read, sum_of
+from kvquota_sidecar.engines.exposition import LARGEST, counted, first_of, of_a_card, read, sum_of
 from kvquota_sidecar.engines.reading import Marks, Reading
 from kvquota_sidecar.ledger.asking import EngineSample
 
 RUNNING: Final = ("llamacpp:requests_processing",)
 WAITING: Final = ("llamacpp:requests_deferred",)
 WORK: Final = ("llamacpp:prompt_tokens_total", "llamacpp:tokens_predicted_total")
+COMPUTED: Final = ("llamacpp:prompt_tokens_total",)  # of prompts, without what was cached
+CACHED: Final = ("llamacpp:prompt_tokens_cached_total",)  # of prompts, found in a slot; not in older builds
 START_HEADER: Final = b"process-start-time-unix"
 SLOTS_PATH: Final = "/slots"
+REST_SECONDS: Final = 1.25  # a second, and a step or two
 _CELL: Final = Tokens(1)
-_NAMES: Final = (*RUNNING, *WAITING, *WORK)
+_NAMES: Final = (*RUNNING, *WAITING, *WORK, *CACHED)
 
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
@@ -63,6 +70,7 @@ def read_llamacpp(text: str, start: bytes, slots: tuple[Slot, ...]) -> Reading |
     found = read(text, _NAMES)
     if not found and not slots:
         return None
+    computed, cached = (counted(first_of(found, name)) for name in (COMPUTED, CACHED))
     running, waiting = (next((int(each.value) for each in first_of(found, name)), None) for name in (RUNNING, WAITING))
     sample = EngineSample(
         blocks=_pool(slots),
@@ -70,6 +78,8 @@ def read_llamacpp(text: str, start: bytes, slots: tuple[Slot, ...]) -> Reading |
         used_blocks=_held(slots),
         running=running if running is not None or not slots else sum(slot.is_processing for slot in slots),
         waiting=waiting,
+        prompt_tokens=None if computed is None or cached is None else computed + cached,
+        cached_tokens=cached,
     )
     return Reading(sample, Marks(constants=(start,) if start else (), work=sum_of(found, WORK)))
 

@@ -33,12 +33,18 @@ class MetricsSampler:
         self._pool = pool
         self._engine_type = engine_type
         self._lives = Lives(wall)
+        self._spoken = ""
         self._info: tuple[float | None, sglang.SglangInfo] | None = None
+
+    @property
+    def rest_seconds(self) -> float:
+        return llamacpp.REST_SECONDS if self._spoken == "LlamaCpp" else 0.0
 
     async def sample(self) -> EngineSample | None:
         fetched = await self._get("/metrics")
         text = fetched.body.decode(errors="replace") if fetched.status == 200 else ""
-        reading = await self._read(self._dialect(text), text, fetched)
+        self._spoken = self._dialect(text)
+        reading = await self._read(self._spoken, text, fetched)
         return None if reading is None else replace(reading.sample, started_at=self._lives.name(reading.marks))
 
     def _dialect(self, text: str) -> str:

@@ -9,6 +9,9 @@ Invariants:
 3. `num_gpu_blocks` is the sum over all ranks behind the port, though every rank has a line with it: one rank has its
    part of it. It is of one rank where lines differ, or where it makes up `kv_cache_size_tokens`, which is of one rank.
 
+Several API servers leave out of their exposition what none of them has set yet: before the first request it is not
+known what runs and what is in use.
+
 It does not know whether `block_size` is that of the cache: for models with several kinds of layers it is the smallest
 of them, or what the flags said. The plan's is enforced, this one is reported beside it.
 

@@ -26,7 +26,8 @@ HURRY_SECONDS: Final = 0.1  # between two samples while somebody waits for block
 class EngineWatch:
     """Takes a sample every `period_seconds`, every HURRY_SECONDS while `hurried`.
 
-    There is never more than one under way, and the engine rests between two for at least as long as one takes it.
+    There is never more than one under way, and the engine rests between two for at least as long as one takes it, and
+    for as long as its sampler says.
     `observe` hears of every sample; `silent` of what the engine does not say, whenever that changes. `load`: what the
     engine was given, None where nobody counts.
     """
@@ -75,7 +76,8 @@ class EngineWatch:
         loop = asyncio.get_running_loop()
         while True:
             wait = HURRY_SECONDS if self._hurried() else self._period_seconds
-            left = max(begun + wait, begun + 2 * took) - loop.time()
+            rest = max(took, self._sampler.rest_seconds)
+            left = max(begun + wait, begun + took + rest) - loop.time()
             if left <= 0:
                 return
             await asyncio.sleep(min(left, HURRY_SECONDS))

@@ -178,6 +178,8 @@ def _estimates(tally: Tally, vitals: Vitals) -> Iterator[Metric]:
 
 def _channel(report: UsageReport, tally: Tally, vitals: Vitals) -> Iterator[Metric]:
     yield from _gauge("config_generation", "Generation of the config in force; 0: none.", report.in_force.generation)
+    told = "Fields of the config and identity in force that this version does not know, and so does not enforce."
+    yield from _gauge("unknown_fields", told, len(report.in_force.unknown_fields))
     yield from _counter("configs_adopted", "Configs that came into force.", tally.configs_adopted)
     yield from _by("documents_rejected", "Documents refused, by reason.", "reason", tally.configs_rejected)
     yield from _gauge(

@@ -1,6 +1,6 @@
-"""The engine's own Python environment, built once into the user's cache from `requirements/engine.lock`.
+"""The engines' own Python environments, each built once into the user's cache from a lock file.
 
-`python -m testengine.environment` builds it ahead of the tests. A finished environment carries a mark and is used
+`python -m testengine.environment` builds them ahead of the tests. A finished environment carries a mark and is used
 as it is, without the network; one that was interrupted lacks the mark and is built again from nothing.
 """
 
@@ -12,11 +12,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from testengine.cache import cache_root
 
-_LOCK_FILE = Path(__file__).resolve().parents[3] / "requirements" / "engine.lock"
 _COMPLETE = ".complete"
 
 # Half an hour: about 3 GB are fetched, which took 2 minutes on a fast line.
@@ -30,16 +30,40 @@ class EnvironmentBuildError(RuntimeError):
     """The environment could not be built; the message ends with what the installer said last."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """An engine and what its environment takes, in words for whoever waits."""
+
+    name: str
+    lock: Path
+    takes: str
+
+
+_VLLM = _Wanted(
+    "vLLM", Path(__file__).resolve().parents[3] / "requirements" / "engine.lock", "6 GB on disk, 2 to 10 minutes"
+)
+_LLAMACPP = _Wanted("llama.cpp", Path(__file__).with_name("llamacpp.lock"), "150 MB on disk, 15 seconds")
+
+
 def engine_python() -> Path:
-    """The interpreter of the finished environment, which is built first where it is missing."""
-    digest = hashlib.sha256(_LOCK_FILE.read_bytes()).hexdigest()[:16]
+    """The interpreter of vLLM's finished environment, which is built first where it is missing."""
+    return _python_of(_VLLM)
+
+
+def llamacpp_python() -> Path:
+    """The same for llama.cpp."""
+    return _python_of(_LLAMACPP)
+
+
+def _python_of(wanted: _Wanted) -> Path:
+    digest = hashlib.sha256(wanted.lock.read_bytes()).hexdigest()[:16]
     directory = cache_root() / "engine" / digest
     python = directory / "bin" / "python"
     if (directory / _COMPLETE).exists():
         return python
     with _only_builder(directory):
         if not (directory / _COMPLETE).exists():
-            _build(directory, python)
+            _build(wanted, directory, python)
     return python
 
 
@@ -52,20 +76,20 @@ def _only_builder(directory: Path) -> Iterator[None]:
         yield
 
 
-def _build(directory: Path, python: Path) -> None:
-    print(f"Building vLLM's environment in {directory} (once; about 6 GB on disk, 2 to 10 minutes)", flush=True)
+def _build(wanted: _Wanted, directory: Path, python: Path) -> None:
+    print(f"Building {wanted.name}'s environment in {directory} (once; about {wanted.takes})", flush=True)
     started = time.monotonic()
     shutil.rmtree(directory, ignore_errors=True)
     # At its final place, since the scripts of an environment name their interpreter by its full path.
     subprocess.run([sys.executable, "-m", "venv", str(directory)], check=True, timeout=120)
-    _install(python)
+    _install(python, wanted.lock)
     (directory / _COMPLETE).touch()
-    print(f"vLLM's environment is ready after {time.monotonic() - started:.0f} s", flush=True)
+    print(f"{wanted.name}'s environment is ready after {time.monotonic() - started:.0f} s", flush=True)
 
 
-def _install(python: Path) -> None:
+def _install(python: Path, lock: Path) -> None:
     """Install exactly what the lock file names, wheels only, every one by its hash."""
-    pinned = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "-r", str(_LOCK_FILE)]
+    pinned = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "-r", str(lock)]
     quiet = ["--no-input", "--disable-pip-version-check", "--no-compile", "--progress-bar", "off"]
     command = [str(python), "-m", "pip", "install", *quiet, *pinned]
     said: list[str] = []
@@ -81,7 +105,7 @@ def _install(python: Path) -> None:
     if installer.returncode != 0:
         last_words = "\n".join(said[-15:])
         raise EnvironmentBuildError(
-            f"pip ended with {installer.returncode} while it installed {_LOCK_FILE.name}. Check that the package index"
+            f"pip ended with {installer.returncode} while it installed {lock.name}. Check that the package index"
             f" is reachable and that this is Python 3.11 (it is {sys.version.split()[0]}).\n{last_words}"
         )
 
@@ -96,3 +120,4 @@ def _is_worth_a_line(line: str) -> bool:
 
 if __name__ == "__main__":
     print(engine_python())
+    print(llamacpp_python())

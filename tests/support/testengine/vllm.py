@@ -22,6 +22,7 @@ from testengine.port import EngineUnderTest
 from testengine.tiny_model import KV_BYTES_PER_TOKEN, tiny_model
 
 _GUARD = Path(__file__).with_name("guard.py")
+_SERVE = Path(__file__).with_name("serve.py")
 
 # Ready after 20 to 25 s on two idle cores; other work on them can make it several times as long.
 _START_SECONDS = 600.0
@@ -39,6 +40,8 @@ class EngineStartError(RuntimeError):
 class VllmArguments:
     """`kv_cache_bytes` is the planned size of the pool; `extra` goes to the command line as it is.
 
+    `api_servers`: processes that listen on the one port, 1 for the usual single one.
+
     The default pool is 512 blocks of 32 KiB: eight requests of the maximum length fill it.
     """
 
@@ -46,6 +49,7 @@ class VllmArguments:
     kv_cache_bytes: int = 16 * 1024 * 1024
     block_tokens: int = 32  # the CPU kernels take multiples of 32
     max_model_len: int = 2048
+    api_servers: int = 1
     extra: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -80,8 +84,13 @@ class VllmEngine:
         return self._log_file.read_text(encoding="utf-8", errors="replace")
 
     def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """Start it, for the first time or again on the same port, and wait until it is healthy."""
         command = [sys.executable, str(_GUARD), str(engine_python()), *self._command_line()]
-        with self._log_file.open("wb") as log:
+        with self._log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -95,7 +104,16 @@ class VllmEngine:
         except BaseException:
             self._stop()
             raise
-        return self
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to all its processes, and do not wait for what comes of it."""
+        assert self._process is not None
+        _signal_group(self._process, number)
+
+    def end(self, number: signal.Signals) -> None:
+        """End it as `number` does; nothing of it is left, and it may be started again."""
+        self.send(number)
+        self._end()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
@@ -122,7 +140,11 @@ class VllmEngine:
         # Compiling the model would take half a minute and make no difference to what is tested.
         switches = ["--enable-prompt-tokens-details", "--enforce-eager"]
         flat = [word for option in options.items() for word in option]
-        return ["-m", "vllm.entrypoints.openai.api_server", *flat, *switches, *wanted.extra]
+        if wanted.api_servers == 1:
+            return ["-m", "vllm.entrypoints.openai.api_server", *flat, *switches, *wanted.extra]
+        model, servers = flat.pop(1), ["--api-server-count", str(wanted.api_servers)]
+        # -P: modules beside the script are no modules of the engine's.
+        return ["-P", str(_SERVE), "serve", model, *flat[1:], *switches, *servers, *wanted.extra]
 
     def _environment(self) -> dict[str, str]:
         """The caller's environment without what would steer vLLM, Python or torch, and with all networking off."""
@@ -134,6 +156,8 @@ class VllmEngine:
             "VLLM_NO_USAGE_STATS": "1",
             "DO_NOT_TRACK": "1",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            # Several threads wait for each other by spinning: on a busy machine that is a token in a third of a second.
+            "OMP_NUM_THREADS": "1",
             "VLLM_CACHE_ROOT": str(cache_root() / "vllm"),
             "HF_HOME": str(self._directory / "huggingface"),
         }
@@ -161,19 +185,23 @@ class VllmEngine:
         return "\n".join(self.log().splitlines()[-_LOG_TAIL_LINES:])
 
     def _stop(self) -> None:
-        """Ask the whole group to end, then make it: closing the pipe lets the guard kill whoever is left."""
-        process = self._process
-        if process is not None and process.stdin is not None:
-            _signal_group(process, signal.SIGTERM)
-            try:
-                process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                pass
-            finally:
-                process.stdin.close()
-                _signal_group(process, signal.SIGKILL)
-                process.wait(_STOP_SECONDS)
+        self._end()
         shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _end(self) -> None:
+        """Ask the whole group to end, then make it: closing the pipe lets the guard kill whoever is left."""
+        process, self._process = self._process, None
+        if process is None or process.stdin is None:
+            return
+        _signal_group(process, signal.SIGTERM)
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            process.stdin.close()
+            _signal_group(process, signal.SIGKILL)
+            process.wait(_STOP_SECONDS)
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
