@@ -10,9 +10,10 @@ import pytest
 
 from kvquota_fakeengine.server import FakeEngineServer
 from kvquota_fakeengine.settings import EngineSettings
-from kvquota_sidecar.proxy import counting, doubting
-from raw_client import DEADLINE_SECONDS, RawClient
+from kvquota_sidecar.proxy import doubting
+from raw_client import RawClient
 from raw_engine import EngineConnection
+from raw_timers import let_the_tokenizer_take_its_time
 from sidecar_rig import (
     BATCH,
     SEARCH,
@@ -26,8 +27,6 @@ from sidecar_rig import (
     running_sidecar,
     share,
 )
-
-pytestmark = pytest.mark.interpreted  # all wait longer for the tokenizer than the product does
 
 HARD = 200  # blocks of 16 tokens
 BURST = 20
@@ -72,17 +71,12 @@ class Watched:
 
 @asynccontextmanager
 async def watched(hard: int = HARD) -> AsyncIterator[Watched]:
+    let_the_tokenizer_take_its_time()
     wanted = config(share(SEARCH, soft=0, hard=hard), share(BATCH, soft=0, hard=1000))
     async with FakeEngineServer(EngineSettings(model="tiny", decode_rate=100.0)) as engine:
         address = "127.0.0.1", int(engine.base_url.rpartition(":")[2])
         async with running_sidecar(address, wanted=wanted) as running:
             yield Watched(running, engine)
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tokenizer may take as long as a busy machine takes."""
-    monkeypatch.setattr(counting, "DEADLINE_SECONDS", DEADLINE_SECONDS)
 
 
 @on_both_loops
@@ -120,6 +114,7 @@ FIRST, SECOND = dense(1, 250), dense(2, 400)  # 9 and 12 blocks by their estimat
 async def one_in_the_way() -> AsyncIterator[tuple[Running, RawClient, EngineConnection, EngineConnection]]:
     """A request waits whose tokens are known, since nobody knows those of the one that runs: its client, the one that
     runs, and the question how many tokens that has."""
+    let_the_tokenizer_take_its_time()
     async with both_ends(wanted=SMALL, tokenizes=True) as (running, engine), await running.connect() as first:
         first.send(FIRST)
         held = await engine.next()
@@ -176,9 +171,11 @@ async def test_a_pod_that_leaves_does_not_wait_for_the_count_of_others() -> None
         await stopping
 
 
+@pytest.mark.interpreted  # a bound that is lowered: compiled, it is part of the code
 @on_both_loops
 async def test_bodies_are_kept_up_to_a_bound_and_counted_at_once_beyond_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doubting, "MAX_KEPT_BYTES", 500)
+    let_the_tokenizer_take_its_time()
     async with both_ends(tokenizes=True) as (running, engine), AsyncExitStack() as all_:
         for at in range(2):
             client = await all_.enter_async_context(await running.connect())
@@ -189,12 +186,14 @@ async def test_bodies_are_kept_up_to_a_bound_and_counted_at_once_beyond_it(monke
         assert running.sidecar._desk.doubts.kept_bytes <= 500
 
 
+@pytest.mark.interpreted  # a bound that is lowered: compiled, it is part of the code
 @on_both_loops
 async def test_beyond_the_bound_and_with_all_places_taken_it_is_taken_at_the_worst(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(doubting, "MAX_KEPT_BYTES", 500)
     monkeypatch.setattr(doubting, "MAX_COUNTED_OF_ONE", 0)
+    let_the_tokenizer_take_its_time()
     async with both_ends(tokenizes=True) as (running, engine), AsyncExitStack() as all_:
         for at in range(2):
             client = await all_.enter_async_context(await running.connect())

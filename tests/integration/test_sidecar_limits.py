@@ -1,15 +1,31 @@
 """What a client cannot make a sidecar hold or wait for: heads, bodies, and how long they take."""
 
 import asyncio
+import json
+from collections import Counter
+from contextlib import AsyncExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
+from kvquota_sidecar.proxy.client_side import ClientConnection
 from kvquota_sidecar.proxy.hub import Patience
-from raw_client import RawClient
+from kvquota_sidecar.proxy.reading import MAX_HEAD_BYTES, MAX_HEADERS
+from raw_client import WHOLE_BYTES, RawClient, Reads, Replays
 from sidecar_program import Program, engine, files_of, mounted, start
-from sidecar_rig import KEYS, SEARCH, ManualClock, Running, both_ends, chat, eventually, on_both_loops, post
+from sidecar_rig import (
+    KEYS,
+    SEARCH,
+    ManualClock,
+    Running,
+    both_ends,
+    chat,
+    eventually,
+    on_both_loops,
+    on_the_programs_loop,
+    post,
+)
 from testcluster.processes import Keeper
 
 HEAD = f"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {KEYS[SEARCH]}\r\n".encode()
@@ -79,6 +95,77 @@ async def test_a_body_in_chunks_that_trickle_is_a_408_after_60_seconds() -> None
         clock.now += 0.2
         got = await client.answer()
     assert (got.status, got.code) == (408, "request_timeout")
+
+
+# However it is cut.
+
+
+def said(wire: bytes) -> tuple[int, str, str]:
+    """Status, code and Connection header of the only answer on a connection."""
+    head, _, body = wire.partition(b"\r\n\r\n")
+    first, *lines = head.decode().lower().split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines)
+    assert len(body) == int(headers["content-length"])
+    return int(first.split(" ")[1]), json.loads(body)["error"]["code"], headers["connection"]
+
+
+SMALL_LIMIT = 64  # bytes of a body
+REFUSED = {
+    "one header too many": (
+        HEAD + b"".join(b"X: y\r\n" for _ in range(MAX_HEADERS)) + b"\r\n",
+        (431, "headers_too_large", "close"),
+    ),
+    "a byte of headers too many": (
+        HEAD + b"X: ".ljust(MAX_HEAD_BYTES - len(HEAD), b"y") + b"\r\n\r\n",
+        (431, "headers_too_large", "close"),
+    ),
+    "a chunk that passes the limit": (
+        CHUNKED + chunk(b"x" * SMALL_LIMIT) + chunk(b"y") + b"0\r\n\r\n",
+        (413, "request_too_large", "close"),
+    ),
+    "one chunk over the limit": (
+        CHUNKED + chunk(b"x" * (SMALL_LIMIT + 1)) + b"0\r\n\r\n",
+        (413, "request_too_large", "close"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("data", "expected"), REFUSED.values(), ids=REFUSED)
+@on_the_programs_loop
+async def test_what_is_too_large_is_refused_the_same_however_it_is_cut(
+    data: bytes, expected: tuple[int, str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with both_ends(patience=Patience(max_body_bytes=SMALL_LIMIT)) as (running, engine):
+        reads, bind = Reads(), running.sidecar.traffic_address
+        reads.watch(ClientConnection, "peername", monkeypatch)
+        seen = Counter([said(each) for each in await Replays(bind.host, bind.port, reads).every_way(data)])
+        assert engine.requests.empty()
+    assert (list(seen), seen.total() > WHOLE_BYTES // 2) == ([expected], True)
+
+
+STOPPING = {"with a length": post(chat()), "in chunks": CHUNKED + chunk(chat()) + b"0\r\n\r\n"}
+
+
+@pytest.mark.parametrize("data", STOPPING.values(), ids=STOPPING)
+@on_the_programs_loop
+async def test_a_request_that_stops_at_any_byte_is_a_408_when_its_time_is_over(
+    data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, reads = ManualClock(), Reads()
+    reads.watch(ClientConnection, "peername", monkeypatch)
+    async with both_ends(clock=clock) as (running, engine), AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(await running.connect()) for _ in range(1, len(data))]
+        for at, client in enumerate(clients, start=1):
+            client.send(data[:at])
+            await reads.reach(client.writer.get_extra_info("sockname")[1], at, client.reader.at_eof)
+        clock.now += max(Patience().head, Patience().body) - 0.1
+        await asyncio.sleep(0.2)
+        heads = data.index(b"\r\n\r\n") + 3
+        assert len(running.sidecar._traffic_hub.connections) >= len(clients) - heads, "a body has longer than a head"
+        clock.now += 0.2
+        seen = Counter([said(await client.eof()) for client in clients])
+        assert engine.requests.empty()
+    assert seen == {(408, "request_timeout", "close"): len(data) - 1}
 
 
 async def asked(program: Program, data: bytes) -> tuple[int, str]:

@@ -6,10 +6,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from kvquota_sidecar.proxy import counting
 from kvquota_sidecar.proxy.clerk import MAX_COUNTING_OF_ONE
-from raw_client import DEADLINE_SECONDS, RawClient
+from raw_client import RawClient
 from raw_engine import EngineConnection, RawEngine
+from raw_timers import let_the_tokenizer_take_its_time
 from sidecar_rig import (
     BATCH,
     SEARCH,
@@ -29,15 +29,11 @@ TIGHT = config(share(SEARCH, soft=16, hard=20), share(BATCH, soft=16, hard=1000)
 NEAR = post(chat(text="word " * 80, max_tokens=32))  # 400 bytes are 80 to 400 tokens, and 288 are left
 
 
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tokenizer may take as long as a busy machine takes."""
-    monkeypatch.setattr(counting, "DEADLINE_SECONDS", DEADLINE_SECONDS)
-
-
 @asynccontextmanager
-async def near() -> AsyncIterator[tuple[Running, RawEngine, RawClient]]:
-    """A sidecar with little room, an engine that can count, and a client."""
+async def near(*, patient: bool = True) -> AsyncIterator[tuple[Running, RawEngine, RawClient]]:
+    """A sidecar with little room, an engine that can count, and a client. `patient`: it is waited for."""
+    if patient:
+        let_the_tokenizer_take_its_time()
     async with both_ends(wanted=TIGHT, tokenizes=True) as (running, engine), await running.connect() as client:
         yield running, engine, client
 
@@ -53,8 +49,6 @@ def figures(running: Running) -> tuple[int, int, int]:
     return sidecar.tally.tokenizer_asked, sidecar.tally.tokenizer_late, len(sidecar._desk.counting)
 
 
-@pytest.mark.interpreted
-@pytest.mark.usefixtures("patient")
 @on_both_loops
 async def test_what_fits_by_the_engines_own_count_is_admitted() -> None:
     async with near() as (running, engine, client):
@@ -66,8 +60,6 @@ async def test_what_fits_by_the_engines_own_count_is_admitted() -> None:
         await running.idle()
 
 
-@pytest.mark.interpreted
-@pytest.mark.usefixtures("patient")
 @on_both_loops
 async def test_what_does_not_fit_by_the_engines_own_count_is_refused() -> None:
     async with near() as (running, engine, client):
@@ -84,7 +76,7 @@ async def test_what_does_not_fit_by_the_engines_own_count_is_refused() -> None:
 @pytest.mark.parametrize(("words", "status"), [(80, 200), (115, 400)], ids=["fits at the worst", "does not"])
 @on_both_loops
 async def test_what_is_not_counted_in_time_is_taken_at_the_worst(words: int, status: int) -> None:
-    async with near() as (running, engine, client):
+    async with near(patient=False) as (running, engine, client):
         client.send(post(chat(text="word " * words, max_tokens=32)))
         await (await tokenizer_asked(engine)).gone()
         if status == 200:
@@ -93,6 +85,19 @@ async def test_what_is_not_counted_in_time_is_taken_at_the_worst(words: int, sta
         assert got.status == status
         assert status == 200 or "The request needs about " in got.json()["error"]["message"]
         assert figures(running) == (1, 1, 0)
+        await running.idle()
+
+
+@on_both_loops
+async def test_where_the_engine_cannot_count_it_is_taken_at_the_worst_at_once() -> None:
+    wanted = config(share(SEARCH, soft=16, hard=20), engine_type="OpenAI")
+    async with both_ends(wanted=wanted) as (running, engine), await running.connect() as client:
+        client.send(NEAR)
+        (await engine.next()).answer(b"{}")
+        assert (await client.answer()).status == 200
+        client.send(post(chat(text="word " * 120, max_tokens=32)))
+        assert (await client.answer()).code == "request_exceeds_kv_quota"
+        assert figures(running) == (0, 0, 0)
         await running.idle()
 
 
@@ -110,10 +115,9 @@ async def test_what_is_far_from_every_border_is_not_counted() -> None:
     assert upstream.head.startswith(b"POST /v1/chat/completions ")
 
 
-@pytest.mark.interpreted
-@pytest.mark.usefixtures("patient")
 @on_both_loops
 async def test_a_client_that_leaves_meanwhile_takes_nothing_and_the_count_is_given_up() -> None:
+    let_the_tokenizer_take_its_time()
     async with both_ends(wanted=TIGHT, tokenizes=True) as (running, engine):
         async with await running.connect() as client:
             client.send(NEAR)
@@ -126,8 +130,6 @@ async def test_a_client_that_leaves_meanwhile_takes_nothing_and_the_count_is_giv
         assert engine.requests.empty()
 
 
-@pytest.mark.interpreted
-@pytest.mark.usefixtures("patient")
 @on_both_loops
 async def test_requests_behind_one_that_is_counted_wait_for_their_turn() -> None:
     async with near() as (_, engine, client):
@@ -139,10 +141,9 @@ async def test_requests_behind_one_that_is_counted_wait_for_their_turn() -> None
         assert [(await client.answer()).status for _ in range(2)] == [200, 404]
 
 
-@pytest.mark.interpreted
-@pytest.mark.usefixtures("patient")
 @on_both_loops
 async def test_a_flood_near_the_border_is_not_queued_without_bound() -> None:
+    let_the_tokenizer_take_its_time()
     flood = 3 * MAX_COUNTING_OF_ONE
     async with both_ends(wanted=TIGHT, tokenizes=True) as (running, _), AsyncExitStack() as all_:
         clients = [await all_.enter_async_context(await running.connect()) for _ in range(flood)]
@@ -157,8 +158,6 @@ async def test_a_flood_near_the_border_is_not_queued_without_bound() -> None:
         await eventually("nobody is counted", lambda: figures(running)[2] == 0)
 
 
-@pytest.mark.interpreted
-@pytest.mark.usefixtures("patient")
 @on_both_loops
 async def test_a_pod_that_leaves_does_not_wait_for_a_count() -> None:
     async with near() as (running, engine, client):

@@ -10,9 +10,22 @@ from bookkeeping import BLOCK, config
 from kvquota_api.pod_config import TenantShare
 from kvquota_sidecar.ledger.books import Cause, Refusal
 from kvquota_sidecar.refusals import Code
-from ledger_desk import Desk, Wanted
+from ledger_clients import Wanted
+from ledger_desk import Desk
 from ledger_engine import ModelEngine, Text
-from ledger_machines import CONTEXT, MOST_WAIT, NAMES, OUTPUT, TIMES, USABLE, Counting, explore, quotas, usual_texts
+from ledger_machines import (
+    CONTEXT,
+    MOST_WAIT,
+    NAMES,
+    OUTPUT,
+    TIMES,
+    USABLE,
+    Counting,
+    explore,
+    quotas,
+    usual_lists,
+    usual_texts,
+)
 
 
 class GuaranteeMachine(Counting):
@@ -48,13 +61,18 @@ class GuaranteeMachine(Counting):
     )
     def ask(self, name: str, text: Text, limit: int, copies: int, times: int) -> None:
         for _ in range(times):
-            answer = self.desk.ask(Wanted(name, text, copies, limit, cold=not self.sharing), exact=True)
+            answer = self.desk.ask(Wanted(name, (text,), copies, limit, cold=not self.sharing), exact=True)
             self.obey()
             if isinstance(answer, Refusal):
                 assert answer.code != Code.KV_POOL_EXHAUSTED
                 return
             if len(self.desk.waiting) > MOST_WAIT:
                 return
+
+    @rule(name=st.sampled_from(NAMES), listed=usual_lists, pools=st.booleans())
+    def ask_with_a_list(self, name: str, listed: tuple[Text, ...], *, pools: bool) -> None:
+        self.desk.ask(Wanted(name, listed, 1, 4 * BLOCK, cold=not self.sharing, pools=pools), exact=True)
+        self.obey()
 
     @rule(names=st.permutations(NAMES), limit=OUTPUT, times=TIMES)
     def crowd(self, names: list[str], limit: int, times: tuple[int, ...]) -> None:
@@ -108,10 +126,12 @@ class GuaranteeMachine(Counting):
     def all_is_well(self) -> None:
         type(self).steps += 1
         self.desk.books.check_integrity()
+        if not self.sharing:
+            self.desk.check_each_charge(None)
         assert self.desk.missed == 0
         assert all(self.desk.now - each.since <= 2.0 for each in self.desk.waiting.values())
         waiting = sum(entry.charge for entry in self.desk.books._roll.queue.values())
-        freeing = sum(count for at, count in self.engine.freeing if at > self.desk.now)
+        freeing = sum(count for at, count, _ in self.engine.freeing if at > self.desk.now)
         running = sum(self.desk.charges().values()) - waiting
         assert running + freeing + self.foreign <= USABLE, "what was admitted finds room, also while others are freed"
 

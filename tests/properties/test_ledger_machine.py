@@ -13,17 +13,23 @@ from bookkeeping import BLOCK, config
 from kvquota_api.pod_config import Ladder, PodConfig, TenantShare
 from kvquota_sidecar.estimate.outputs import FEWEST
 from kvquota_sidecar.ledger.books import Admitted, Cause, Refusal
-from ledger_desk import Client, Desk, Wanted
-from ledger_engine import ModelEngine, Running, Text, blocks
+from ledger_clients import Client, Wanted
+from ledger_desk import Desk
+from ledger_engine import ModelEngine, Running, Text
 from ledger_machines import (
     CONTEXT,
+    HOW,
+    MOST_RUN,
     MOST_WAIT,
     NAMES,
     OUTPUT,
+    TERMS,
     TIMES,
     USABLE,
     Counting,
+    Terms,
     explore,
+    lists,
     quotas,
     texts,
     usual_texts,
@@ -42,13 +48,15 @@ class BooksMachine(Counting):
 
     def __init__(self) -> None:
         super().__init__()
-        self.engine = ModelEngine(USABLE)
-        self.desk = Desk(self.engine, CONTEXT)
         self.exempt: set[str] = set()  # tenants whose hard was in Shadow while they ran what they still run
 
     @initialize(data=st.data())
     def first_config(self, data: st.DataObject) -> None:
         self.shares_prefixes = data.draw(self.sharing, "sharing")
+        self.batch = data.draw(st.sampled_from([None, 6 * BLOCK, 20 * BLOCK]), "batch")
+        ranks = data.draw(st.sampled_from([1, 1, 2, 4]), "ranks")
+        self.engine = ModelEngine(USABLE // ranks, ranks, 10**6 if self.batch is None else self.batch)
+        self.desk = Desk(self.engine, CONTEXT)
         self.reconfigure(data)
         if data.draw(st.sampled_from([True, True, False]), "full"):
             self.desk.observe()
@@ -67,22 +75,29 @@ class BooksMachine(Counting):
         self.desk.configure(self.new_config(shares, ladder=ladder, enforcement=enforcement))
 
     def new_config(self, shares: tuple[TenantShare, ...], **changes: Any) -> PodConfig:
-        usual = config(*shares, usable=USABLE, max_model_len=CONTEXT, **changes)
-        kv = msgspec.structs.replace(usual.kv, shares_prefixes=self.shares_prefixes)
+        engine = self.engine
+        usual = config(*shares, usable=engine.usable, max_model_len=CONTEXT, **changes)
+        kv = msgspec.structs.replace(
+            usual.kv, shares_prefixes=self.shares_prefixes, ranks=engine.ranks, batch_tokens=self.batch
+        )
         return msgspec.structs.replace(usual, kv=kv)
 
-    @rule(
-        name=st.sampled_from(NAMES),
-        text=texts,
-        limit=st.sampled_from([None, 0, 1, BLOCK, 10 * BLOCK, 30 * BLOCK]),
-        copies=st.sampled_from([1, 1, 1, 2, 4]),
-        seen=st.booleans(),
-        how=st.sampled_from(["estimated", "estimated", "exact", "too late"]),
-    )
-    def ask(self, name: str, text: Text, limit: int | None, copies: int, seen: bool, how: str) -> None:
-        cold = self.shares_prefixes and text.tail % 8 == 7
-        wanted = Wanted(name, text, copies, limit, seen, cold or not self.shares_prefixes)
-        answer = self.desk.ask(wanted, exact=how == "exact", counted_in_time=how != "too late")
+    @rule(name=st.sampled_from(NAMES), text=texts, terms=TERMS)
+    def ask(self, name: str, text: Text, terms: Terms) -> None:
+        self.ask_with(name, (text,), terms)
+
+    @rule(name=st.sampled_from(NAMES), listed=lists, terms=TERMS)
+    def ask_with_a_list(self, name: str, listed: tuple[Text, ...], terms: Terms) -> None:
+        self.ask_with(name, listed, terms)
+
+    @rule(name=st.sampled_from(NAMES), listed=lists, how=st.sampled_from(HOW))
+    def ask_to_pool(self, name: str, listed: tuple[Text, ...], how: str) -> None:
+        self.ask_with(name, listed, Terms(None, 3, seen=False, how=how), pools=True)
+
+    def ask_with(self, name: str, listed: tuple[Text, ...], terms: Terms, *, pools: bool = False) -> None:
+        cold = not self.shares_prefixes or listed[0].tail % 8 == 7
+        wanted = Wanted(name, listed, terms.copies, terms.limit, terms.seen, cold, pools)
+        answer = self.desk.ask(wanted, exact=terms.how == "exact", counted_in_time=terms.how != "too late")
         if isinstance(answer, Admitted) and self.desk.enforced(name):
             self.check_what_it_needs(name)
             if not self.shares_prefixes:
@@ -90,7 +105,8 @@ class BooksMachine(Counting):
 
     def check_the_bounds(self, name: str) -> None:
         """What was admitted fits hard also where all prompts that are not known are as long as they can be."""
-        doubt = sum(self.doubt(each) for each in self.live(name) if not each.settled)
+        context = self.desk.shares[name].max_context_tokens or CONTEXT
+        doubt = sum(each.doubt(context) for each in self.live(name) if not each.settled)
         assert self.desk.charges()[name] + doubt <= self.desk.shares[name].hard_blocks
 
     def check_what_it_needs(self, name: str) -> None:
@@ -103,22 +119,20 @@ class BooksMachine(Counting):
         }
         if any(each.wanted.cold and self.shares_prefixes for each in live.values()):
             return
-        needed = frozenset[object]().union(*(_needs(ticket, each) for ticket, each in live.items()))
-        assert len(needed) <= self.desk.shares[name].hard_blocks
+        written = [self.needs(ticket, each) for ticket, each in live.items() if not each.wanted.pools]
+        pooled = sum(_pooled(each, self.batch) for each in live.values() if each.wanted.pools)
+        assert len(frozenset[object]().union(*written)) + pooled <= self.desk.shares[name].hard_blocks
 
-    def doubt(self, client: Client) -> int:
-        """Blocks that its prompt may take beyond the estimate. Without a limit the output has what the context leaves:
-        then prompt and output together stay what they are."""
-        tokens, most = client.told
-        limit = client.wanted.limit
-        if limit is None:
-            return 0
-        context = self.desk.shares[client.wanted.name].max_context_tokens or CONTEXT
-        return max(0, blocks(min(most, context - limit)) - blocks(tokens) - 1)
+    def needs(self, ticket: int, client: Client) -> frozenset[object]:
+        """The blocks of its whole prompts and of the outputs that the books were told of, by name."""
+        wanted, runs = client.wanted, self.engine.running.get(ticket)
+        limits = (0,) * len(wanted.texts) if runs is None else runs.limits
+        whole = Running(ticket, wanted.name, wanted.texts, wanted.copies, limits, wanted.cold, rank=client.rank)
+        return whole.needs(whole.tokens, client.shown)
 
     @rule(name=st.sampled_from(NAMES), text=usual_texts, limit=st.sampled_from([None, 1, BLOCK]))
     def ask_for_a_little(self, name: str, text: Text, limit: int | None) -> None:
-        self.desk.ask(Wanted(name, text, 1, limit, cold=not self.shares_prefixes), exact=True)
+        self.desk.ask(Wanted(name, (text,), 1, limit, cold=not self.shares_prefixes), exact=True)
 
     @rule(
         name=st.sampled_from(NAMES),
@@ -130,9 +144,9 @@ class BooksMachine(Counting):
         """As much as the tenant gets: what it may claim, then what it may borrow."""
         for tail in range(times):
             answer = self.desk.ask(
-                Wanted(name, Text(letters, tail), 1, limit, cold=not self.shares_prefixes), exact=True
+                Wanted(name, (Text(letters, tail),), 1, limit, cold=not self.shares_prefixes), exact=True
             )
-            if isinstance(answer, Refusal) or len(self.desk.waiting) > MOST_WAIT:
+            if isinstance(answer, Refusal) or len(self.desk.waiting) > MOST_WAIT or len(self.desk.clients) > MOST_RUN:
                 return
 
     @rule(names=st.permutations(NAMES), limit=OUTPUT, times=TIMES, told=st.booleans())
@@ -149,7 +163,7 @@ class BooksMachine(Counting):
     def answer_shortly(self, name: str, times: int) -> None:
         """So that the next requests are promised little, and grow past it."""
         for _ in range(times):
-            answer = self.desk.ask(Wanted(name, Text((), 16), 1, 2, cold=True), exact=True)
+            answer = self.desk.ask(Wanted(name, (Text((), 16),), 1, 2, cold=True), exact=True)
             if isinstance(answer, Admitted) and answer.ticket in self.desk.clients:
                 self.engine.prefill(CONTEXT, self.desk.now)
                 self.produce_and_tell(answer.ticket, 1)
@@ -161,7 +175,7 @@ class BooksMachine(Counting):
         self.answer_shortly(name, FEWEST)
         known = set(self.desk.clients)
         for _ in range(together):
-            self.desk.ask(Wanted(name, Text((0,), 0), 1, 20 * BLOCK, cold=not self.shares_prefixes), exact=True)
+            self.desk.ask(Wanted(name, (Text((0,), 0),), 1, 20 * BLOCK, cold=not self.shares_prefixes), exact=True)
         self.engine.prefill(CONTEXT, self.desk.now)
         for ticket in set(self.desk.clients) - known:
             self.produce_and_tell(ticket, each * BLOCK)
@@ -248,9 +262,13 @@ class BooksMachine(Counting):
         else:
             assert (turn.admitted, turn.missed, turn.endings, self.desk.charges()) == ((), (), (), before)
 
-    @rule(used=st.sampled_from([True, True, True, False]), waiting=st.booleans())
-    def observe(self, used: bool, waiting: bool) -> None:
-        self.desk.observe(used=used, waiting=waiting)
+    @rule(
+        used=st.sampled_from([True, True, True, False]),
+        waiting=st.booleans(),
+        apart=st.sampled_from([True, True, False]),
+    )
+    def observe(self, used: bool, waiting: bool, apart: bool) -> None:
+        self.desk.observe(used=used, waiting=waiting, apart=apart)
 
     @rule(now=SELDOM)
     def restart_the_engine(self, now: bool) -> None:
@@ -272,6 +290,9 @@ class BooksMachine(Counting):
     def the_sums_are_right(self) -> None:
         type(self).steps += 1
         self.desk.books.check_integrity()
+        self.desk.check_reports()
+        if not self.shares_prefixes:
+            self.desk.check_each_charge(self.batch)
         pool = self.desk.call("pool_usage", self.desk.now)
         if pool is not None:
             assert pool.reserved == sum(self.desk.charges().values())
@@ -293,30 +314,16 @@ class BooksMachine(Counting):
 
     @invariant()
     def what_a_tenant_really_holds_passes_its_charge_by_the_error_of_the_estimate_only(self) -> None:
-        for name in NAMES:
-            live = {ticket for ticket, each in self.desk.clients.items() if not each.ended}
-            held = frozenset[object]().union(
-                *(each.held for ticket, each in self.engine.running.items() if ticket in live and each.name == name)
-            )
-            assert len(held) <= self.desk.charges().get(name, 0) + sum(map(self.error, self.live(name)))
-
-    def error(self, client: Client) -> int:
-        """Blocks that the books cannot know of: what the estimate is off, what they were not told, and roundings."""
-        text, wanted = client.wanted.text, client.wanted
-        unknown = 0 if client.settled else abs(text.tokens - client.told[0])
-        tokens = unknown + (text.misjudged if self.shares_prefixes else 0)
-        untold = self.untold(client)
-        missed = blocks(text.tokens) if wanted.cold and self.shares_prefixes and not client.settled else 0
-        return (blocks(tokens) + untold + 1) * wanted.copies + missed
-
-    def untold(self, client: Client) -> int:
-        """Where nothing would be told they have reserved all there may be."""
-        if not client.wanted.seen or client.unseen:
-            return 0
-        produced = max(
-            (each.produced for each in self.engine.running.values() if each.text is client.wanted.text), default=0
-        )
-        return blocks(max(0, produced - client.shown))
+        charges = self.desk.charges()
+        held: dict[str, set[object]] = {name: set() for name in NAMES}
+        errors = dict.fromkeys(NAMES, 0)
+        for ticket, client in (*self.desk.clients.items(), *self.desk.waiting.items()):
+            if not client.ended:
+                request = self.engine.running.get(ticket)
+                held[client.wanted.name].update(() if request is None else request.held)
+                produced = 0 if request is None else request.produced
+                errors[client.wanted.name] += client.error(produced, sharing=self.shares_prefixes)
+        assert all(len(held[name]) <= charges.get(name, 0) + errors[name] for name in NAMES)
 
     def teardown(self) -> None:
         desk = self.desk
@@ -328,16 +335,15 @@ class BooksMachine(Counting):
         desk.observe()
         pool = desk.call("pool_usage", desk.now)
         assert pool is None or (pool.free, pool.unattributed) == (USABLE, 0)
-        assert self.engine.used(desk.now) == 0
+        assert [self.engine.used(rank, desk.now) for rank in range(self.engine.ranks)] == [0] * self.engine.ranks
         desk.play_again()
         type(self).met += desk.met
 
 
-def _needs(ticket: int, client: Client) -> frozenset[object]:
-    """The blocks of its whole prompt and of the output that the books were told of, by name."""
-    wanted = client.wanted
-    whole = Running(ticket, wanted.name, wanted.text, wanted.copies, 0, wanted.cold)
-    return whole.needs(wanted.text.tokens, client.shown)
+def _pooled(client: Client, batch: int | None) -> int:
+    """Blocks of texts that are done batch by batch, as they really are."""
+    real = Client(client.wanted, client.wanted.real, client.hard, client.since, client.rank)
+    return real.least((0,) * len(real.told), batch)
 
 
 class ShadowMachine(BooksMachine):
@@ -358,19 +364,23 @@ class StreamedMachine(BooksMachine):
         for ticket in tuple(self.desk.clients):
             self.desk.settle(ticket)
         self.desk.observe(waiting=False)
-        answer = self.desk.ask(Wanted(name, text, 1, limit, cold=True), exact=True)
+        answer = self.desk.ask(Wanted(name, (text,), 1, limit, cold=True), exact=True)
         if not isinstance(answer, Admitted) or answer.ticket not in self.desk.clients:
             return
-        seen = {ticket for ticket, each in self.desk.clients.items() if each.shown and not each.ended}
-        held = {ticket: len(each.held) for ticket, each in self.engine.running.items()}
-        promised = sum(self.desk.charges().values()) - sum(held.get(ticket, 0) for ticket in seen)
-        waiting = sum(charge for charge in self.waiting_charges())
-        hidden = sum(held.get(ticket, 0) for ticket, each in self.desk.clients.items() if not each.shown)
-        assert self.engine.used(self.desk.now) + promised - waiting <= USABLE + hidden
+        rank = self.desk.clients[answer.ticket].rank
+        assert self.engine.used(rank, self.desk.now) + self.promised(rank) <= self.engine.usable
         self.desk.release(answer.ticket, Cause.CLIENT_GONE)
 
-    def waiting_charges(self) -> list[int]:
-        return [entry.charge for entry in self.desk.books._roll.queue.values()]
+    def promised(self, rank: int) -> int:
+        """Blocks that the engine will hold beside those that it holds now: what is charged to those that run and not
+        held. Of one that has shown nothing the books cannot know what it holds, unless the engine has said that
+        nothing waits in it."""
+        promised = 0
+        for ticket, client in self.desk.clients.items():
+            if client.rank == rank and not client.ended:
+                entry, held = self.desk.books._roll.entries[ticket], len(self.engine.running[ticket].held)
+                promised += entry.charge - held
+        return promised
 
 
 @pytest.mark.parametrize("machine", [BooksMachine, ShadowMachine, StreamedMachine])

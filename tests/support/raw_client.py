@@ -140,7 +140,7 @@ def _parsed_head(head: bytes) -> tuple[int, dict[str, str]]:
 
 # Replays.
 
-WHOLE_BYTES = 250  # at the beginning and the end of what is replayed, every byte is a place to cut
+WHOLE_BYTES = 500  # at the beginning and the end of what is replayed, every byte is a place to cut
 STRIDE = 211  # between them; a prime, so that it falls into step with nothing
 
 
