@@ -84,12 +84,13 @@ class _Operator:
         cluster = self._cluster()
         channel = await stack.enter_async_context(http_channel(self._may_write))
         duty = Duty(cluster, lambda: self._controller(cluster, channel))
-        webhook = self._webhook()
-        self._metrics.show(lambda: self._vitals(cluster, duty, webhook))
+        framework, webhook = self._framework(cluster), self._webhook()
+        self._metrics.show(lambda: self._vitals(cluster, framework, duty, webhook))
         webhook_ready = webhook.ready if webhook else None
         health = Health(
             lambda: duty.longest_pass,
             cluster.longest_stillness,
+            framework.stillness,
             ready,
             webhook_ready,
             lambda: _certificate_until(webhook),
@@ -98,7 +99,11 @@ class _Operator:
         if webhook:
             await stack.enter_async_context(webhook.listening())
         async with asyncio.TaskGroup() as tasks:
-            parts = [cluster.run(duty.touch), self._watch(cluster, ready), self._govern(duty, ready)]
+            parts = [
+                cluster.run(duty.touch, framework.begin_anew),
+                _watch(cluster, framework, ready),
+                self._govern(duty, ready),
+            ]
             running = [tasks.create_task(part) for part in parts]
             serving = [tasks.create_task(webhook.certify())] if webhook else []
             await stop.wait()
@@ -108,9 +113,7 @@ class _Operator:
             for task in serving:
                 task.cancel()
 
-    async def _watch(self, cluster: KubeCluster, ready: asyncio.Event) -> None:
-        """Pools and quotas are listed before kopf tells of them: it knows no order between the two."""
-
+    def _framework(self, cluster: KubeCluster) -> Framework:
         async def login() -> kopf.ConnectionInfo:
             return await credentials.connection(self._settings.kubeconfig)
 
@@ -118,9 +121,8 @@ class _Operator:
             for plural in PLURALS.values():
                 self._metrics.watch_restarted(plural, reason)
 
-        await cluster.listed.wait()
         deps = HandlerDeps(cluster.inbox.deliver, login)
-        await Framework(self._settings.namespaces, deps, self._clock, restarted=restarted).run(ready)
+        return Framework(self._settings.namespaces, deps, self._clock, restarted=restarted)
 
     async def _govern(self, duty: Duty, ready: asyncio.Event) -> None:
         """A replica that does not know the objects does not stand for election."""
@@ -157,7 +159,7 @@ class _Operator:
         settings = ControllerSettings(sync_seconds=self._settings.sync_seconds)
         return PoolController(cluster, channel, self._clock, settings, telemetry=self._metrics)
 
-    def _vitals(self, cluster: KubeCluster, duty: Duty, webhook: Webhook | None) -> Vitals:
+    def _vitals(self, cluster: KubeCluster, framework: Framework, duty: Duty, webhook: Webhook | None) -> Vitals:
         controller, until = duty.controller, _certificate_until(webhook)
         return Vitals(
             leading=controller is not None and self._may_write(),
@@ -166,8 +168,15 @@ class _Operator:
             longest_pass=duty.longest_pass,
             oldest_report=controller.oldest_report() if controller else None,
             watch_ages=cluster.watch_ages(),
+            thread_stillness=framework.stillness(),
             certificate_until=until.timestamp() if until else None,
         )
+
+
+async def _watch(cluster: KubeCluster, framework: Framework, ready: asyncio.Event) -> None:
+    """Pools and quotas are listed before kopf tells of them: it knows no order between the two."""
+    await cluster.listed.wait()
+    await framework.run(ready)
 
 
 def _certificate_until(webhook: Webhook | None) -> datetime | None:

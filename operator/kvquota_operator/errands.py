@@ -21,11 +21,23 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kvquota_operator.logs import told
-from kvquota_operator.ports import Clock, PortError, Telemetry, TokenNotYetError, VanishedError
+from kvquota_operator.ports import (
+    Clock,
+    ForbiddenError,
+    NotOursError,
+    PortError,
+    RefusedError,
+    Telemetry,
+    TerminatingError,
+    TokenNotYetError,
+    VanishedError,
+)
 
 FIRST_HOLD_SECONDS: Final = 0.2  # a conflict is over as soon as the watch has delivered the newer object
 LONGEST_HOLD_SECONDS: Final = 30.0  # how late, at worst, the operator notices that the other side is back
 FORGET_SECONDS: Final = 2 * LONGEST_HOLD_SECONDS
+REFUSALS: Final = 3  # failures in a row: rights and policies that were just changed are in force within a second
+_FOR_GOOD: Final = (RefusedError, ForbiddenError, NotOursError)  # until somebody changes something
 BUG: Final = "Bug"  # the reason of a failure that nobody foresaw
 
 Jitter = Callable[[], float]  # from 0 to 1
@@ -44,11 +56,12 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class _Hold:
-    """`level`: the highest at which one of the failures was logged."""
+    """`level`: the highest at which one of the failures was logged. `error`: the last of them."""
 
     failures: int
     until: float
     level: int
+    error: Exception
 
 
 class Errands:
@@ -92,6 +105,13 @@ class Errands:
         hold = self._holds.get(target)
         return hold is not None and self._clock.monotonic() < hold.until
 
+    def refusal(self, target: Target) -> str | None:
+        """Why the API server refuses `target` again and again; None where it does not, as far as is known."""
+        hold = self._holds.get(target)
+        if hold is None or hold.failures < REFUSALS or not isinstance(hold.error, _FOR_GOOD):
+            return None
+        return str(hold.error)
+
     def release(self, target: Target) -> None:
         """Hold `target` back no longer: something changed that may have cured it."""
         self._holds.pop(target, None)
@@ -115,7 +135,7 @@ class Errands:
 
     def failed(self, target: Target, error: PortError) -> None:
         before, level = self._told_at(target), _level(error)
-        self._hold(target, asked=error.retry_after or 0.0, level=max(level, before))
+        self._hold(target, error, asked=error.retry_after or 0.0, level=max(level, before))
         self._telemetry.failed(target.kind, error.reason)
         log.log(
             level if level > before else logging.DEBUG,
@@ -130,7 +150,7 @@ class Errands:
 
     def died(self, target: Target, error: Exception) -> None:
         """`target` met a bug."""
-        seconds = self._hold(target, asked=0.0, level=logging.ERROR)
+        seconds = self._hold(target, error, asked=0.0, level=logging.ERROR)
         self._telemetry.failed(target.kind, BUG)
         log.error(
             "%s: %s %s: a bug of the operator, please report it: %r; trying again in %.1f s",
@@ -148,13 +168,13 @@ class Errands:
         before = self._holds.get(target)
         return before.level if before else logging.NOTSET
 
-    def _hold(self, target: Target, *, asked: float, level: int) -> float:
+    def _hold(self, target: Target, error: Exception, *, asked: float, level: int) -> float:
         """Hold `target` back, at least for the `asked` seconds; for how long."""
         before = self._holds.get(target)
         failures = before.failures + 1 if before else 1
         doubled = min(FIRST_HOLD_SECONDS * 2.0 ** min(failures - 1, 10), LONGEST_HOLD_SECONDS)
         seconds = max(min(asked, LONGEST_HOLD_SECONDS), doubled * (0.75 + self._jitter() / 4))
-        self._holds[target] = _Hold(failures, self._clock.monotonic() + seconds, level)
+        self._holds[target] = _Hold(failures, self._clock.monotonic() + seconds, level, error)
         return seconds
 
     def _told(self, event: str, target: Target, reason: str | None = None) -> dict[str, Any]:
@@ -178,4 +198,4 @@ def _level(error: PortError) -> int:
     """What passes by itself is no warning."""
     if isinstance(error, VanishedError):
         return logging.DEBUG
-    return logging.INFO if isinstance(error, TokenNotYetError) else logging.WARNING
+    return logging.INFO if isinstance(error, TokenNotYetError | TerminatingError) else logging.WARNING

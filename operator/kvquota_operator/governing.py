@@ -57,6 +57,15 @@ class _Wanted:
     news: tuple[EventWanted, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Untold:
+    """What is to be told of an object, once `given` is the status that it has; `was_given`: whether it had it."""
+
+    given: Mapping[str, Any]
+    news: tuple[EventWanted, ...]
+    was_given: bool
+
+
 class Governor:
     """Keeps one pool as its objects say. `errands` are this pool's own; a pass waits `patience_seconds` for them."""
 
@@ -87,6 +96,7 @@ class Governor:
         self._stored: dict[str, PodConfig] = {}
         self._written: dict[Target, Written] = {}
         self._wanted: dict[Target, _Wanted] = {}
+        self._untold: dict[Target, _Untold] = {}
         self._decided: tuple[Observed, Plan] | None = None
         self._uid: str | None = None
         self._deciding_seconds = 0.0
@@ -157,13 +167,28 @@ class Governor:
         self._deciding_seconds = 0.0
         plan = self._standing(observed) or await self._plan_in_turn(observed)
         await self._carry_out(observed, plan)
-        observed = _as_carried_out(observed, plan)
+        observed = _as_carried_out(self._with_refusals(observed, plan), plan)
         plan = await self._plan_in_turn(observed)
         self._decided = (observed, plan)
         self._pacing.counts(self._pool, len(observed.pods), 1 + len(plan.quota_statuses))
         pool = _Status("ModelPool", self._pool.name, observed.pool_status, plan.pool_status)
         self._tell([pool, *_quota_statuses(observed, plan.quota_statuses)], plan.events)
         await self._errands.settle(self._patience_seconds)
+
+    def _with_refusals(self, observed: Observed, plan: Plan) -> Observed:
+        """`observed`, and what cannot be stored of `plan`."""
+        refusals = {each.pod.uid: self._errands.refusal(_copy_of(each)) for each in self._unstored(observed, plan)}
+        is_stored = plan.secret is None or plan.secret.is_stored_in(observed.secret)
+        return replace(
+            observed,
+            refused={uid: why for uid, why in refusals.items() if why is not None},
+            secret_refused=None if is_stored else self._errands.refusal(SECRET),
+        )
+
+    def _unstored(self, observed: Observed, plan: Plan) -> list[PodConfig]:
+        """The configs of which no copy is known to be stored."""
+        copies, attempts = observed.configs, self._attempts
+        return [each for each in plan.configs if copies.get(each.pod.uid) != each or each.pod.uid in attempts]
 
     def _standing(self, observed: Observed) -> Plan | None:
         """The last decision, where nothing changed since but the time: to decide is what a pass spends most on."""
@@ -179,8 +204,14 @@ class Governor:
 
     def _plan(self, observed: Observed) -> Plan:
         reports = {uid: memory.seen for uid, memory in self._pods.items() if memory.seen is not None}
-        attempts = dict(self._attempts)
-        seen = replace(observed, reports=reports, attempts=attempts, sync_seconds=self._pacing.sync_seconds)
+        behind = {uid: memory.behind_since for uid, memory in self._pods.items()}
+        seen = replace(
+            observed,
+            reports=reports,
+            attempts=dict(self._attempts),
+            behind={uid: since for uid, since in behind.items() if since is not None},
+            sync_seconds=self._pacing.sync_seconds,
+        )
         start = self._clock.monotonic()
         plan = self._decide(seen, start, self._clock.now(), self._planner)
         self._deciding_seconds += self._clock.monotonic() - start
@@ -202,14 +233,16 @@ class Governor:
         if plan.secret is not None:
             self._keep_secret(observed, plan.secret)
             await self._errands.settle(self._patience_seconds)
-        for config in plan.configs:
-            if observed.configs.get(config.pod.uid) != config or config.pod.uid in self._attempts:
-                self._errands.start(Target("Config", config.pod.uid), partial(self._store, config))
+        for config in self._unstored(observed, plan):
+            self._errands.start(_copy_of(config), partial(self._store, config))
         if not all(self._may_be_sent(observed, config) for config in plan.configs):
             await self._errands.settle(self._patience_seconds)
         if plan.secret is not None:
             self._ask_pods(observed, plan, plan.secret)
         await self._errands.settle(self._patience_seconds)
+        now = self._clock.monotonic()
+        for config in plan.configs:
+            self._pods[config.pod.uid].should_have(config, now)
 
     async def _store(self, config: PodConfig) -> None:
         """Store a durable copy. Until somebody says how that ended, it may be stored or not."""
@@ -238,12 +271,7 @@ class Governor:
         return Documents(config, identity)
 
     def _keep_secret(self, observed: Observed, wanted: SecretWanted) -> None:
-        stored = observed.secret
-        if stored is None or (stored.token, stored.pepper, stored.identity) != (
-            wanted.token,
-            wanted.pepper,
-            wanted.identity,
-        ):
+        if not wanted.is_stored_in(observed.secret):
             self._errands.start(SECRET, partial(self._cluster.apply_secret, self._pool, wanted))
 
     def _ask_pods(self, observed: Observed, plan: Plan, secret: SecretWanted) -> None:
@@ -262,24 +290,62 @@ class Governor:
     def _tell(self, statuses: Sequence[_Status], events: Sequence[EventWanted]) -> None:
         targets = {status.target for status in statuses}
         self._written = {target: at for target, at in self._written.items() if target in targets}
+        self._untold = {target: each for target, each in self._untold.items() if target in targets}
         self._wanted = {status.target: _Wanted(status, _about(status, events)) for status in statuses}
         now, seconds = self._clock.monotonic(), self._pacing.write_seconds
         for status in statuses:
             if due(status.stored, status.wanted, self._written.get(status.target, NEVER), now, seconds):
                 self._errands.start(status.target, partial(self._write_status, status.target))
+            untold = self._untold.get(status.target)
+            if untold is not None and (untold.was_given or not differs(status.stored, untold.given)):
+                self._untold[status.target] = replace(untold, was_given=True)
+                self._start_telling(status.target)
 
     async def _write_status(self, target: Target) -> None:
-        """Write what is wanted by now, then tell: an event is a change of a stored status, so there was none before."""
+        """Write what is wanted by now, then tell: an event is a change of a stored status, so there was none before.
+
+        Where nobody says how the write ended, a later pass sees whether the object has that status, and tells then.
+        """
         if target not in self._wanted:
             return
         status, news = self._wanted[target].status, self._wanted[target].news
-        if status.kind == "ModelPool":
-            await self._cluster.write_pool_status(self._pool, status.wanted)
-        else:
-            await self._cluster.write_quota_status(self._pool.namespace, status.name, status.wanted)
+        try:
+            if status.kind == "ModelPool":
+                await self._cluster.write_pool_status(self._pool, status.wanted)
+            else:
+                await self._cluster.write_quota_status(self._pool.namespace, status.name, status.wanted)
+        except (UnreachableError, ClusterTimeoutError):
+            self._expect(target, status.wanted, news, was_given=False)
+            raise
         self._written[status.target] = self._written.get(status.target, NEVER).again(self._clock.monotonic())
+        self._expect(target, status.wanted, news, was_given=True)
+        self._start_telling(target)
+
+    def _expect(
+        self, target: Target, given: Mapping[str, Any], news: tuple[EventWanted, ...], *, was_given: bool
+    ) -> None:
+        """Without news, those of a status that the object had are still to be told."""
+        before = self._untold.pop(target, None)
         if news:
-            self._errands.start(Target("Event", status.target.name), partial(self._record, news))
+            self._untold[target] = _Untold(given, news, was_given)
+        elif before is not None and before.was_given:
+            self._untold[target] = before
+
+    def _start_telling(self, target: Target) -> None:
+        if target in self._untold:
+            self._errands.start(Target("Event", target.name), partial(self._tell_of, target))
+
+    async def _tell_of(self, target: Target) -> None:
+        """One sentence after the other: what was told is not told again where the next one fails."""
+        while (untold := self._untold.get(target)) is not None and untold.was_given:
+            await self._cluster.record(self._pool.namespace, untold.news[0])
+            now = self._untold.get(target)
+            if now is None or now.news is not untold.news:
+                continue
+            if len(now.news) > 1:
+                self._untold[target] = replace(now, news=now.news[1:])
+            else:
+                del self._untold[target]
 
     async def _record(self, news: tuple[EventWanted, ...]) -> None:
         for event in news:
@@ -288,6 +354,10 @@ class Governor:
 
 def _about(status: _Status, events: Sequence[EventWanted]) -> tuple[EventWanted, ...]:
     return tuple(each for each in events if (each.kind, each.name) == (status.kind, status.name))
+
+
+def _copy_of(config: PodConfig) -> Target:
+    return Target("Config", config.pod.uid)
 
 
 def _uid(pool: ModelPool | InvalidSeen) -> str:

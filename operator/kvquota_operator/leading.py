@@ -10,7 +10,8 @@ not written for long enough. Invariants:
    stopped. Clocks may differ by anything, and their speeds by a fifth.
 3. The times in the Lease are for people. They are written and never read.
 4. A Lease that is not there is made without a holder, and is as new to be waited for as one that was held: whoever
-   deletes it does not make a second leader.
+   deletes it does not make a second leader. Nothing tells one that was deleted from one that never was, so the very
+   first leader waits too.
 5. A released Lease (no holder, any term) is free at once: it is released after the last write.
 
 It knows no tasks, no requests and no wall clock. All times are seconds of this replica's own clock.

@@ -57,9 +57,15 @@ class ConflictError(ClusterError):
 
 
 class ForbiddenError(ClusterError):
-    """The operator's account lacks a right, or the object's namespace is going away."""
+    """The operator's account lacks a right."""
 
     reason = "Forbidden"
+
+
+class TerminatingError(ClusterError):
+    """The object's namespace is being deleted: nothing new is made in it, and soon nothing is there at all."""
+
+    reason = "NamespaceTerminating"
 
 
 class NotOursError(ClusterError):
@@ -87,6 +93,12 @@ class ExpiredError(ClusterError):
     """What a list or a watch wants to go on from is too old: it has to begin anew."""
 
     reason = "Expired"
+
+
+class PutBackError(ExpiredError):
+    """The API server's versions are behind what it said before: its store was put back to an earlier state."""
+
+    reason = "PutBack"
 
 
 class RefusedError(ClusterError):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Final
 
@@ -68,8 +70,17 @@ def parse_settings(argv: Sequence[str] | None = None) -> OperatorSettings:
     )
 
 
+class _TellVersion(argparse.Action):
+    """The version is looked up only when it is asked for, and nothing else need be given then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        sys.stdout.write(f"kvquota-operator {metadata.version('kvquota')}\n")
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="kvquota-operator", description="The operator of kvquota.")
+    parser.add_argument("--version", action=_TellVersion, nargs=0, help="print the version and end")
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument(
         "--namespace",

@@ -72,6 +72,12 @@ class PodMemory:
         self._seen: ReportSeen | None = None
         self._asked_at: float | None = None
         self._first_asked_at: float | None = None
+        self._behind_since: float | None = None
+
+    @property
+    def behind_since(self) -> float | None:
+        """Since when the pod has had in force no config that was wanted then or later; None where it has one."""
+        return self._behind_since
 
     @property
     def seen(self) -> ReportSeen | None:
@@ -93,6 +99,19 @@ class PodMemory:
     def is_new(self, now: float) -> bool:
         """Whether the pod was first asked less than a minute ago."""
         return self._first_asked_at is None or now - self._first_asked_at < NEW_SECONDS
+
+    def should_have(self, config: PodConfig, now: float) -> None:
+        """The pod should have `config` in force now."""
+        report = self._seen.report if self._seen else None
+        if report is not None and report.in_force.config_digest == config.digest:
+            self._behind_since = None
+        elif self._behind_since is None:
+            self._behind_since = now
+
+    def has(self, config: PodConfig | None, in_force: InForce) -> None:
+        """The pod has said what is in force, when asked for `config`."""
+        if config is not None and config.digest == in_force.config_digest:
+            self._behind_since = None
 
     def accept(self, report: UsageReport, now: float) -> None:
         """Take a report, unless a newer one is known."""
@@ -139,4 +158,5 @@ class Conversation:
     async def _ask(self, channel: Channel, clock: Clock, request: SyncRequest) -> UsageReport:
         report = relevant(await channel.sync(self.pod, self.token, request), self.documents.config)
         self.memory.accept(report, clock.monotonic())
+        self.memory.has(self.documents.config, report.in_force)
         return report

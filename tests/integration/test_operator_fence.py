@@ -18,6 +18,7 @@ from kvquota_operator.adapters.channel import http_channel
 from kvquota_operator.adapters.probes import (
     LONGEST_PASS_SECONDS,
     LONGEST_STILLNESS_SECONDS,
+    LONGEST_THREAD_STILLNESS_SECONDS,
     Health,
     probes,
 )
@@ -121,25 +122,39 @@ def test_what_a_path_is_about(path: str, resource: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("longest_pass", "stillness", "answer"),
+    ("longest_pass", "stillness", "of_the_thread", "answer"),
     [
-        pytest.param(LONGEST_PASS_SECONDS, LONGEST_STILLNESS_SECONDS, (200, "ok\n"), id="slow is not dead"),
         pytest.param(
-            LONGEST_PASS_SECONDS + 1, 0.0, (503, "a pass has not ended for 121 s\n"), id="a pass that does not end"
+            LONGEST_PASS_SECONDS,
+            LONGEST_STILLNESS_SECONDS,
+            LONGEST_THREAD_STILLNESS_SECONDS,
+            (200, "ok\n"),
+            id="slow is not dead",
+        ),
+        pytest.param(
+            LONGEST_PASS_SECONDS + 1, 0.0, 0.0, (503, "a pass has not ended for 121 s\n"), id="a pass that does not end"
         ),
         pytest.param(
             0.0,
             LONGEST_STILLNESS_SECONDS + 1,
+            0.0,
             (503, "a watch has neither heard nor tried anything for 241 s\n"),
             id="a watch that hangs",
+        ),
+        pytest.param(
+            0.0,
+            0.0,
+            LONGEST_THREAD_STILLNESS_SECONDS + 1,
+            (503, "the thread that watches pools and quotas has not run for 61 s\n"),
+            id="a thread that hangs",
         ),
     ],
 )
 async def test_when_the_kubelet_is_to_start_the_operator_anew(
-    longest_pass: float, stillness: float, answer: tuple[int, str]
+    longest_pass: float, stillness: float, of_the_thread: float, answer: tuple[int, str]
 ) -> None:
     address = Address("127.0.0.1", free_port())
-    health = Health(lambda: longest_pass, lambda: stillness, asyncio.Event())
+    health = Health(lambda: longest_pass, lambda: stillness, lambda: of_the_thread, asyncio.Event())
     url = f"http://{address.host}:{address.port}/healthz"
     async with probes(address, health, CollectorRegistry()), ClientSession() as session, session.get(url) as got:
         assert (got.status, await got.text()) == answer
@@ -166,7 +181,9 @@ ENDED = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 async def test_a_webhook_that_nobody_believes_is_not_ready(now: datetime, answer: tuple[int, str]) -> None:
     address, known = Address("127.0.0.1", free_port()), asyncio.Event()
     known.set()
-    health = Health(lambda: 0.0, lambda: 0.0, known, known, certificate_until=lambda: ENDED, now=lambda: now)
+    health = Health(
+        lambda: 0.0, lambda: 0.0, lambda: 0.0, known, known, certificate_until=lambda: ENDED, now=lambda: now
+    )
     url = f"http://{address.host}:{address.port}/readyz"
     async with probes(address, health, CollectorRegistry()), ClientSession() as session, session.get(url) as got:
         assert (got.status, await got.text()) == answer

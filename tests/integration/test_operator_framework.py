@@ -2,18 +2,25 @@
 
 import asyncio
 import signal
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aiohttp import ClientSession
 
 from fault_proxy import Fault, FaultProxy, proxied
+from kvquota_operator.adapters import probes
+from kvquota_operator.adapters.inbox import Inbox
 from kvquota_operator.handlers import framework
+from kvquota_operator.settings import Address
 from operator_replicas import HOME, Audit, Replica, account, audited_server, leader, replica
-from operator_world import Sidecar, World, install_crds, operator, quota, until_true, world_in
+from operator_world import Sidecar, World, install_crds, metrics, operator, quota, until, until_true, world_in
 from testcluster.apiserver import ApiServer
+from testcluster.processes import free_port
 
 pytestmark = pytest.mark.apiserver
 
@@ -171,3 +178,45 @@ async def test_resources_that_are_installed_anew_are_watched_again(
         later = await lowered_to(world, sidecar, 20)
         print(f"in force after {seconds:.1f} s, and {later:.1f} s later on")  # noqa: T201
         assert seconds + later < SOON_S
+
+
+STILLNESS = "kvquota_operator_watch_thread_stillness_seconds"
+
+
+async def healthz(address: Address) -> tuple[int, str]:
+    url = f"http://{address.host}:{address.port}/healthz"
+    async with ClientSession() as session, session.get(url) as answer:
+        return answer.status, await answer.text()
+
+
+async def test_a_handler_that_blocks_the_thread_of_the_watches_is_seen_by_the_probe(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else sees it: its connections stay open, the passes go on, and the list once a minute finds the edits."""
+    monkeypatch.setattr(probes, "LONGEST_THREAD_STILLNESS_SECONDS", 3.0)
+    address, free, deliver = Address("127.0.0.1", free_port()), threading.Event(), Inbox.deliver
+    free.set()
+
+    def blocking(inbox: Inbox, *event: Any) -> None:
+        free.wait()
+        deliver(inbox, *event)
+
+    monkeypatch.setattr(Inbox, "deliver", blocking)
+    await world.add_pool()
+    await world.apply(quota("search"))
+    sidecar = await world.add_pod("llama-0")
+    async with operator(world, listen=address):
+        await lowered_to(world, sidecar, 40)
+        assert (await metrics(address))[STILLNESS] < 3.0
+        free.clear()
+        try:
+            asked = sidecar.asked
+            await world.patch("tenantquota", "search", {"spec": {"kv": {"hard": {"percent": 30}}}})
+            _, said = await until(lambda: healthz(address), lambda each: each[0] == 503, what="the probe sees it")
+            assert said.startswith("the thread that watches pools and quotas has not run for ")
+            assert (await metrics(address))[STILLNESS] > 3.0
+            assert sidecar.asked > asked, "the passes go on"
+        finally:
+            free.set()
+        await until(lambda: healthz(address), lambda each: each == (200, "ok\n"), what="it runs again")
+        await lowered_to(world, sidecar, 20)

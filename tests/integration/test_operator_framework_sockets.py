@@ -101,6 +101,7 @@ def discovered(path: str) -> dict[str, Any] | None:
 class Scene:
     """A framework at work. `heard`: plural and type of each event; `ends`: why it was begun anew."""
 
+    begin_anew: Callable[[], None]
     task: "asyncio.Task[None]"
     heard: list[tuple[str, str | None]]
     ends: list[str]
@@ -127,7 +128,7 @@ async def framework(server: Server, tokens: Callable[[], str] = lambda: "new") -
         try:
             async with asyncio.timeout(DEADLINE_S):
                 await ready.wait()
-            yield Scene(task, heard, ends)
+            yield Scene(framework.begin_anew, task, heard, ends)
         finally:
             start = time.monotonic()
             task.cancel()
@@ -183,6 +184,15 @@ async def test_it_is_begun_anew_after_whatever_ends_it(
         assert not scene.task.done()
     said = [each.getMessage() for each in caplog.records if each.name == "asyncio"]
     assert said == [], "no task is destroyed, and no error was forgotten"
+
+
+async def test_it_is_begun_anew_where_the_store_was_put_back() -> None:
+    server = Server()
+    async with framework(server) as scene:
+        await server.watched(1)
+        scene.begin_anew()
+        await server.watched(2)
+        assert scene.ends == ["PutBack"]
 
 
 async def test_a_token_that_is_replaced_is_read_anew() -> None:

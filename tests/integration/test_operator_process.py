@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from kvquota_operator.settings import Address
 from operator_world import (
     CRDS,
     DEADLINE_S,
+    Sidecar,
     World,
     install_crds,
     metrics,
@@ -216,6 +217,43 @@ async def test_a_namespace_that_does_not_exist_is_named_and_waited_for(world: Wo
     assert [line.partition("kube: ")[2] for line in warnings] == [
         "namespace later does not exist (yet): create it or correct --namespace; waiting for it"
     ]
+
+
+async def test_several_namespaces_are_served_and_no_other(server: ApiServer) -> None:
+    """Each has a pool and a quota of the same names."""
+    await asyncio.to_thread(install_crds, server)
+    address = Address("127.0.0.1", free_port())
+    args = ("--namespace=one", "--namespace=two", "--kubeconfig", server.kubeconfig, "--sync-seconds=0.5")
+    async with AsyncExitStack() as stack:
+        names = ("one", "two", "three")
+        worlds = [
+            await stack.enter_async_context(world_in(server, name, network=203 + n)) for n, name in enumerate(names)
+        ]
+        sidecars = [await governed(world, hard) for world, hard in zip(worlds, (10, 20, 30), strict=True)]
+        with process(*args, f"--listen=127.0.0.1:{address.port}"):
+            for percents in ((10, 20, None), (40, 30, None)):
+                for world, percent in zip(worlds, percents, strict=True):
+                    if percent is not None:
+                        await world.patch("tenantquota", "search", {"spec": {"kv": {"hard": {"percent": percent}}}})
+                await until_true(lambda: [percent_of(each) for each in sidecars] == list(percents), what=f"{percents}")  # noqa: B023 - awaited at once
+            found = await metrics(address)
+    assert found["kvquota_operator_pools"] == 2
+    assert sidecars[2].asked == 0
+    assert [len(await world.list("configmaps", "-l", "kvquota.dev/pool")) for world in worlds] == [1, 1, 0]
+
+
+async def governed(world: World, hard: int) -> Sidecar:
+    await world.add_pool()
+    await world.apply(quota("search", hard=hard))
+    return await world.add_pod("llama-0")
+
+
+def percent_of(sidecar: Sidecar) -> int | None:
+    """The hard limit that a sidecar enforces, of what its pod has."""
+    blocks = sidecar.hard("search")
+    return (
+        None if blocks is None or sidecar.config is None else round(100 * blocks / (sidecar.config.kv.cap_blocks - 1))
+    )
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from kvquota_operator.ports import (
     ForbiddenError,
     NotServedError,
     RefusedError,
+    TerminatingError,
     ThrottledError,
     UnreachableError,
     VanishedError,
@@ -33,8 +34,9 @@ async def api_at(handler: Handler) -> AsyncIterator[Api]:
         yield Api(client)
 
 
-def status(code: int, message: str = "no") -> bytes:
-    return json.dumps({"kind": "Status", "code": code, "message": message}).encode()
+def status(code: int, message: str = "no", *causes: str) -> bytes:
+    details = {"details": {"causes": [{"reason": cause, "field": "metadata.namespace"} for cause in causes]}}
+    return json.dumps({"kind": "Status", "code": code, "message": message} | (details if causes else {})).encode()
 
 
 @pytest.mark.parametrize(
@@ -43,6 +45,13 @@ def status(code: int, message: str = "no") -> bytes:
         pytest.param(answering(400, status(400)), RefusedError, id="400: what was sent is wrong"),
         pytest.param(answering(401, status(401)), ForbiddenError, id="401: the token is not known"),
         pytest.param(answering(403, status(403)), ForbiddenError, id="403: a right is missing"),
+        pytest.param(
+            answering(403, status(403, "no", "NamespaceTerminating")),
+            TerminatingError,
+            id="403: the namespace is being deleted",
+        ),
+        pytest.param(answering(403, status(403, "no", "Other")), ForbiddenError, id="403: for a reason of its own"),
+        pytest.param(answering(403, b'{"details": {"causes": 3}}'), ForbiddenError, id="403: of no API server"),
         pytest.param(answering(404, status(404)), VanishedError, id="404: the object is gone"),
         pytest.param(answering(409, status(409)), ConflictError, id="409: the object changed"),
         pytest.param(answering(410, status(410)), ExpiredError, id="410: the position is too old"),

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import msgspec
 import pytest
+import yaml
 
 from kvquota_api.usage import Counts, EngineUsage, SyncRequest, TenantUsage, UsageReport
 from operator_fakes import FakePod
-from operator_world import Sidecar, World, operator, quota, until_true, with_crds, world_in
+from operator_world import Sidecar, World, operator, pod, quota, until, until_true, with_crds, world_in
 from testcluster.apiserver import ApiServer
 
 pytestmark = pytest.mark.apiserver
@@ -23,9 +24,13 @@ def server(apiserver: ApiServer) -> Iterator[ApiServer]:
         yield server
 
 
+NUMBERS = iter((90, 91, 92))
+
+
 @pytest.fixture
 async def world(server: ApiServer) -> AsyncIterator[World]:
-    async with world_in(server, "parts-follow-demand", network=90) as world:
+    number = next(NUMBERS)
+    async with world_in(server, f"parts-{number}", network=number) as world:
         yield world
 
 
@@ -72,3 +77,56 @@ async def test_parts_follow_demand(world: World) -> None:
         await asyncio.sleep(1)
         assert parts() == (3_500, 500)
     assert [each.config.generation for each in (busy, idle) if each.config is not None] == generations
+
+
+async def test_a_pod_deleted_by_force_keeps_its_part_until_its_grace_period_is_over(world: World) -> None:
+    await world.add_pool()
+    await world.apply(quota("search", scope="Pool", kv={"hard": {"tokens": 64_000}}, maxContextTokens=1_600))
+    stays, _ = await idle_pod(world, "llama-0")
+    await on_a_node(world, "llama-1", grace_seconds=15)
+    goes, _ = await idle_pod(world, "llama-1")
+    async with operator(world):
+        await until_true(lambda: (stays.hard("search"), goes.hard("search")) == (2_000, 2_000), what="equal parts")
+        await world.kubectl("delete", "pod", "llama-1", "--force", "--grace-period=0")
+        await world.collect()
+        asked = stays.asked
+        await until_true(lambda: stays.asked > asked + 5, what="some passes")
+        assert stays.hard("search") == 2_000
+        await until_true(lambda: stays.hard("search") == 4_000, what="the other pod has all")
+
+
+async def test_a_pod_that_lost_its_labels_keeps_its_part_for_as_long_as_it_is_there(world: World) -> None:
+    await world.add_pool()
+    await world.apply(quota("search", scope="Pool", kv={"hard": {"tokens": 64_000}}, maxContextTokens=1_600))
+    stays, _ = await idle_pod(world, "llama-0")
+    await on_a_node(world, "llama-1", grace_seconds=1)
+    leaves, _ = await idle_pod(world, "llama-1")
+
+    def parts() -> tuple[int | None, int | None]:
+        return stays.hard("search"), leaves.hard("search")
+
+    async def governed() -> tuple[str, str]:
+        return await world.condition("modelpool", "llama", "PodsGoverned")
+
+    async with operator(world):
+        await until_true(lambda: parts() == (2_000, 2_000), what="equal parts")
+        await world.kubectl("label", "pod", "llama-1", "app-")
+        await until(governed, lambda said: said == ("False", "PodLeft"), what="it is told")
+        assert parts() == (2_000, 2_000)
+    asked = stays.asked
+    async with operator(world):
+        await until_true(lambda: stays.asked > asked + 5, what="a new operator makes some passes")
+        assert parts() == (2_000, 2_000)
+        await world.kubectl("label", "pod", "llama-1", "app=llama")
+        await until(governed, lambda said: said == ("True", "AllGoverned"), what="it is back")
+        await world.kubectl("label", "pod", "llama-1", "app-")
+        await world.kubectl("delete", "pod", "llama-1", "--force", "--grace-period=0")
+        await world.collect()
+        await until_true(lambda: stays.hard("search") == 4_000, what="the other pod has all")
+
+
+async def on_a_node(world: World, name: str, *, grace_seconds: int) -> None:
+    """A pod that a node may run, which it would end after so many seconds."""
+    spec = {"nodeName": "node-0", "terminationGracePeriodSeconds": grace_seconds}
+    body = pod(name)
+    await world.kubectl("create", "-f", "-", input=yaml.safe_dump({**body, "spec": {**body["spec"], **spec}}))

@@ -14,6 +14,7 @@ from bookkeeping import config, share
 from kvquota_api import usage
 from kvquota_api.memory.blocks import LayerGroup
 from kvquota_api.pod_config import (
+    ConfigOfAnotherVersion,
     DocumentError,
     JwtIssuer,
     KvPlan,
@@ -154,7 +155,7 @@ def test_a_config_is_taken_whole_or_refused_in_words(data: bytes) -> None:
     taken = refused(decode_config, data)
     if taken is not None:
         assert isinstance(taken, PodConfig)
-        assert content_digest(taken) == taken.digest
+        assert isinstance(taken, ConfigOfAnotherVersion) or content_digest(taken) == taken.digest
         assert decode_config(encode(taken)) == taken
         assert taken.kv.cap_blocks > taken.kv.null_blocks
 

@@ -84,6 +84,7 @@ class DistributionMachine(Counting):
     has_runners = precondition(lambda self: any(pod.runs for pod in self.world.pods.values()))
     has_pending = precondition(lambda self: not all(pod.runs for pod in self.world.pods.values()))
     has_room = precondition(lambda self: len(self.world.pods) < MOST_PODS)
+    has_vanished = precondition(lambda self: any(pod.vanished for pod in self.world.pods.values()))
     has_writes = precondition(lambda self: bool(self.world.writes))
     has_leaving = precondition(lambda self: any(pod.seen.deleting for pod in self.world.pods.values()))
     has_underway = precondition(lambda self: any(pod.underway for pod in self.world.pods.values()))
@@ -128,6 +129,31 @@ class DistributionMachine(Counting):
     @rule(data=st.data())
     def a_pod_is_gone(self, data: st.DataObject) -> None:
         self.world.gone(self.pod(data, lambda pod: pod.seen.deleting))
+
+    @has_runners
+    @rule(data=st.data())
+    def the_object_vanishes_and_the_pod_works_on(self, data: st.DataObject) -> None:
+        """Deleted by force: it goes on with what it has, takes what is on its way to it, and nobody hears of it."""
+        self.world.vanish(self.pod(data, lambda pod: pod.runs and not pod.vanished))
+        self.met["vanished"] += 1
+
+    @has_runners
+    @rule(data=st.data())
+    def a_pod_leaves_the_selector_and_works_on(self, data: st.DataObject) -> None:
+        """Its labels were taken: it goes on with what it has, for as long as anybody likes, and has a durable copy."""
+        pods = self.world.pods.values()
+        here = [each for each in pods if each.runs and not each.vanished and each.uid in self.world.copies]
+        if here:
+            self.world.deselect(data.draw(st.sampled_from(here), "who leaves"))
+            self.met["left"] += 1
+            for _ in range(data.draw(st.sampled_from([0, 3]), "passes")):
+                self.world.grace_periods_end()
+                self.world.whole_pass()
+
+    @has_vanished
+    @rule()
+    def grace_periods_end(self) -> None:
+        self.world.grace_periods_end()
 
     @has_runners
     @rule(data=st.data())
@@ -207,6 +233,7 @@ class DistributionMachine(Counting):
 
     @rule()
     def the_operator_starts_anew(self) -> None:
+        """What was seen to vanish is known to the other replica, which has watched it too."""
         self.world.forget()
         self.met["operator started anew"] += 1
 
@@ -256,6 +283,8 @@ class DistributionMachine(Counting):
     def settle(self) -> None:
         """No new clients, no faults, for as long as it takes: what was asked for lately is asked for all the time."""
         world = self.world
+        world.end_those_that_left()
+        world.grace_periods_end()
         for pod in tuple(world.pods.values()):
             if pod.seen.deleting:
                 world.gone(pod)
@@ -364,6 +393,8 @@ MUST = (
     "no node",
     "started late",
     "follow",
+    "vanished",
+    "left",
 )
 
 

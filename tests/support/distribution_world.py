@@ -17,6 +17,8 @@ from kvquota_api.tenant_quota import TenantQuota
 from kvquota_api.usage import Counts, Source, TenantUsage, UsageReport
 from kvquota_operator.planning.blocks import blocks_of
 from kvquota_operator.planning.granting import longest_request
+from kvquota_operator.reading.pods import GRACE_SECONDS, PodRecord
+from kvquota_operator.reading.vanished import EXTENSION_SECONDS, Vanished
 from kvquota_operator.reconcile.demands import OWN_SEQUENCES
 from kvquota_operator.reconcile.observed import InvalidSeen, Observed, PodSeen, ReportSeen, SecretSeen
 from kvquota_operator.reconcile.reconcile import reconcile
@@ -36,6 +38,7 @@ class Pod:
     that they may. `boasts`: more blocks and sequences, and
     more refusals, than there are, that it reports of every tenant.
     `runs`: False while there is no node for it: it has only its object, and whatever is stored for it.
+    `vanished`: it has no object any more, or none that the selector matches, and works on. `left`: it has one.
     """
 
     seen: PodSeen
@@ -49,6 +52,8 @@ class Pod:
     underway: list[PodConfig] = field(default_factory=list)
     reachable: bool = True
     runs: bool = True
+    vanished: bool = False
+    left: bool = False
 
     @property
     def uid(self) -> str:
@@ -157,6 +162,8 @@ class World:
         self.copies: dict[str, PodConfig] = {}
         self.writes: list[Write] = []
         self.written: Counter[str] = Counter()
+        self.vanished = Vanished()
+        self.now = 0.0
         self.forget()
         self.born = 0
 
@@ -187,13 +194,43 @@ class World:
             known.pop(pod.uid, None)
         self.writes = [each for each in self.writes if each.config.pod.uid != pod.uid]
 
+    def vanish(self, pod: Pod, *, may_run: bool = True) -> None:
+        """Its object is deleted by force, and what that owns; if it `may_run`, it works on for its grace period."""
+        record = PodRecord(pod.seen, {}, may_run=may_run)
+        self.vanished.keep(record, self.copies.pop(pod.uid, None), self.now)
+        self.writes = [each for each in self.writes if each.config.pod.uid != pod.uid]
+        pod.vanished, pod.reachable = True, False
+
+    def deselect(self, pod: Pod) -> None:
+        """It loses its labels, and nothing else: its copy stays, and what is on its way to it too."""
+        record = PodRecord(pod.seen, {}, may_run=True)
+        self.vanished.keep(record, self.copies.get(pod.uid), self.now, stored=pod.uid in self.copies)
+        pod.vanished = pod.left = True
+        pod.reachable = False
+
+    def end_those_that_left(self) -> None:
+        """They are deleted, and their copies collected."""
+        for pod in [each for each in self.pods.values() if each.left]:
+            self.copies.pop(pod.uid, None)
+            self.vanished.collected(pod.uid, self.now)
+            self.gone(pod)
+
+    def grace_periods_end(self) -> None:
+        """The nodes have ended all whose objects are gone."""
+        self.now += GRACE_SECONDS + EXTENSION_SECONDS
+        for pod in [each for each in self.pods.values() if each.vanished and not each.left]:
+            self.gone(pod)
+
     def observed(self) -> Observed:
+        there = [pod.seen for pod in self.pods.values() if not pod.vanished]
+        self.vanished.sweep(self.now, [seen.uid for seen in there])
+        kept = self.vanished.records.values()
         return replace(
             EMPTY,
             quotas=make.seen(*self.quotas.values()),
             invalid=tuple(self.unread.values()),
-            pods=tuple(pod.seen for pod in self.pods.values()),
-            configs=dict(self.copies),
+            pods=(*there, *(record.seen for record in kept)),
+            configs={**{copy.pod.uid: copy for copy in self.vanished.copies()}, **self.copies},
             attempts=dict(self.attempts),
             reports=dict(self.reports),
         )
@@ -219,6 +256,7 @@ class World:
         uid = write.config.pod.uid
         if stored and self.copies.get(uid) == write.base:
             self.copies[uid] = write.config
+            self.vanished.follow(write.config)
             self.written[uid] += 1
         elif stored:
             told = True  # refused, since another write came before
@@ -227,6 +265,8 @@ class World:
 
     def ask(self, pod: Pod) -> None:
         """One question to a pod; a config that it lacks is on its way to it, once that is stored."""
+        if pod.vanished:
+            return
         if not pod.reachable:
             before = self.reports.get(pod.uid, ReportSeen())
             self.reports[pod.uid] = replace(before, error="timeout")

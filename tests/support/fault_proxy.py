@@ -7,7 +7,7 @@ import asyncio
 import json
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Literal
@@ -25,23 +25,36 @@ Fault = int | Literal["cut", "answer lost"]
 _HOP_BY_HOP = frozenset({"host", "connection", "transfer-encoding", "content-length", "content-encoding"})
 
 
-class FaultProxy:
-    """`armed` faults hit the next requests of every kind (method, or WATCH, and resource). `met` counts who was hit."""
+Call = tuple[str, str]
+"""A kind of request: the method, or LIST or WATCH, and the resource."""
 
-    def __init__(self, server: ApiServer) -> None:
-        self.met: Counter[tuple[str, str]] = Counter()
+
+class FaultProxy:
+    """`armed` faults hit the next requests of every kind. `met` counts who was hit.
+
+    `apart`: a namespace whose resources are kinds of their own, called NAMESPACE/RESOURCE.
+    """
+
+    def __init__(self, server: ApiServer, *, apart: str = "") -> None:
+        self.met: Counter[Call] = Counter()
         self.watches = 0
         self._server = server
+        self._apart = apart
         self._fault: Fault = 503
-        self._left: Counter[tuple[str, str]] = Counter()
+        self._left: Counter[Call] = Counter()
+        self._first: dict[Call, Fault] = {}
         self._each = 0
         self._methods: frozenset[str] = frozenset()
         self._silent = asyncio.Event()
         self._open: set[asyncio.Timeout] = set()
 
-    def arm(self, fault: Fault, each: int, *methods: str) -> None:
-        """The next `each` requests of every kind meet `fault`; where methods are given, only of these."""
+    def arm(self, fault: Fault, each: int, *methods: str, first: Mapping[Call, Fault] | None = None) -> None:
+        """The next `each` requests of every kind meet `fault`; where methods are given, only of these.
+
+        `first`: what the very next one of a kind meets before that, which is not counted.
+        """
         self._fault, self._each, self._methods = fault, each, frozenset(methods)
+        self._first = dict(first or {})
         self._left.clear()
         self.met.clear()
 
@@ -70,9 +83,8 @@ class FaultProxy:
                 yield f"http://127.0.0.1:{port}"
 
     async def _handle(self, request: web.Request, session: aiohttp.ClientSession) -> web.StreamResponse:
-        watch = request.query.get("watch") in ("true", "1")
-        kind = ("WATCH" if watch else request.method, resource_of(request.path))
-        fault = self._meets(kind)
+        kind = self._kind(request)
+        watch, fault = kind[0] == "WATCH", self._meets(kind)
         if isinstance(fault, int):
             return _refusal(fault)
         if fault == "cut" or (fault == "answer lost" and watch):  # a watch has no end at which to lose its answer
@@ -88,7 +100,16 @@ class FaultProxy:
                 return await hanging_up(request)
             return await self._pass_on(request, answer, watch=watch)
 
-    def _meets(self, kind: tuple[str, str]) -> Fault | None:
+    def _kind(self, request: web.Request) -> Call:
+        resource, method = resource_of(request.path), request.method
+        if method == "GET" and request.path.endswith(f"/{resource}"):
+            method = "WATCH" if request.query.get("watch") in ("true", "1") else "LIST"
+        is_apart = self._apart and f"/namespaces/{self._apart}/" in request.path
+        return method, f"{self._apart}/{resource}" if is_apart else resource
+
+    def _meets(self, kind: Call) -> Fault | None:
+        if kind in self._first:
+            return self._first.pop(kind)
         if self._left[kind] >= self._each or (self._methods and kind[0] not in self._methods):
             return None
         self._left[kind] += 1

@@ -15,7 +15,7 @@ from kvquota_api.usage import UsageReport, decode_report
 from node_path import MODEL, POOL, ROOT, SAFE, TAG, Answer, Door, Object, pool
 from testcluster.helm import Helm
 from testcluster.node import Node
-from wholepath import BATCH, SEARCH, Tenant, api_key, documents, eventually, quota
+from wholepath import BATCH, SEARCH, Tenant, api_key, documents, quota
 
 RELEASE, HOME, NAMESPACE = "injecting", "injecting-system", "injected"
 OPERATOR = f"{RELEASE}-operator"  # the Deployment, and its Lease
@@ -61,11 +61,11 @@ def deployment(name: str = POOL, replicas: int = 2, app: str = POOL, namespace: 
 class Installed:
     """The product on the node and a Deployment under quota; requests go to a pod's address, from outside the pod.
 
-    `upgrade` installs the same once more.
+    `upgrade` installs the same once more, from images of the tag that it is given.
     """
 
     node: Node
-    upgrade: Callable[[], str]
+    upgrade: Callable[[str], str]
     uninstall: Callable[[], str]
     namespace: str
 
@@ -159,23 +159,23 @@ def fetched(node: Node, address: str, port: int, path: str, token: str = "") -> 
 def installation(
     node: Node, helm: Helm, name: str = RELEASE, served: Sequence[str] = (NAMESPACE, *GENERATED)
 ) -> Iterator[Installed]:
-    """A release installed while the context is open, of images that the node has; the Deployment is in the first of
-    the namespaces that are served."""
+    """A release installed while the context is open, of images that the node has; in the first of the namespaces that
+    are served a Deployment and all that puts it under quota, applied at once and as soon as helm has ended."""
     for namespace in served:
         node.kubectl("create", "namespace", namespace)
     node.kubectl("label", "namespace", served[0], "pod-security.kubernetes.io/enforce=restricted")
-    values = (f"image.tag={TAG}", f"webhook.sidecar.image.tag={TAG}", f"namespaces={{{','.join(served)}}}")
     release: tuple[str | Path, ...] = (name, "--kubeconfig", node.kubeconfig, "--namespace", f"{name}-system")
-    sets = [part for value in values for part in ("--set", value)]
-    chart = (*release, ROOT / "charts" / "kvquota", *sets, "--wait")
-    helm("install", *chart, "--create-namespace")
+
+    def chart(tag: str) -> Iterator[str | Path]:
+        yield from (*release, ROOT / "charts" / "kvquota", "--wait")
+        for value in (f"image.tag={tag}", f"webhook.sidecar.image.tag={tag}", f"namespaces={{{','.join(served)}}}"):
+            yield from ("--set", value)
+
+    helm("install", *chart(TAG), "--create-namespace")
     gone = (*release, "--ignore-not-found", "--wait")
-    installed = Installed(node, lambda: helm("upgrade", *chart), lambda: helm("uninstall", *gone), served[0])
-    installed.apply(*_under_quota(served[0]))
-    # A pod that starts without its pool's Secret gets it when the kubelet looks again, up to 90 s later.
-    secret = ("get", "secret", f"kvquota-{POOL}", "-n", served[0], "--ignore-not-found", "--output=name")
-    eventually("the pool has its Secret", lambda: node.kubectl(*secret) != "")
-    installed.apply(deployment(namespace=served[0]))
+    upgrade, uninstall = (lambda tag: helm("upgrade", *chart(tag))), (lambda: helm("uninstall", *gone))
+    installed = Installed(node, upgrade, uninstall, served[0])
+    installed.apply(*_under_quota(served[0]), deployment(namespace=served[0]))
     installed.wait_for()
     yield installed
     installed.uninstall()

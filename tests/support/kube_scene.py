@@ -32,7 +32,7 @@ KEYED = {"identity": {"apiKeys": [{"secretRef": {"name": "search-key", "key": "k
 class FakeApi:
     """Objects by path. `down`: raised by everything, `refused` by path, `slow`: seconds of a list by path.
 
-    A watch tells what `tell` is given, and no other change.
+    A watch tells what `tell` is given, and no other change; it breaks with an exception among its `news`.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class FakeApi:
         self.down: Exception | None = None
         self.refused: dict[str, Exception] = {}
         self.slow: dict[str, float] = {}
-        self.news: dict[str, asyncio.Queue[Json]] = {}
+        self.news: dict[str, asyncio.Queue[Any]] = {}
         self.selectors: list[str] = []
 
     def store(self, path: str, body: Json, **metadata: Any) -> Json:
@@ -89,10 +89,17 @@ class FakeApi:
             self.version
         )
 
+    async def version_of(self, path: str, selector: str = "") -> str:
+        self._answer()
+        return str(self.version)
+
     async def watch(self, path: str, version: str, selector: str = "") -> AsyncIterator[Json]:
         queue = self.news.setdefault(path, asyncio.Queue())
         while True:
-            yield await queue.get()
+            news = await queue.get()
+            if isinstance(news, Exception):
+                raise news
+            yield news
 
     def tell(self, kind: str, path: str) -> None:
         """What the API server tells those that watch."""

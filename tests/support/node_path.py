@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import ssl
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from wholepath import Tenant, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 POOL, MODEL = "llama", "llama-3.1-8b-instruct"
-TAG = "test"  # of the images
+TAG, NEXT_TAG = "test", "test-next"  # of the images: the same under two names, as of two versions
 BLOCKS = 1025  # 1,024 and the null block, of 16 tokens
 PROGRAMS = {  # image -> (locked packages, module)
     "operator": ("operator.lock", "kvquota_operator"),
@@ -54,14 +55,23 @@ def pool(namespace: str) -> Object:
 
 def load_images(node: Node, folder: Path) -> None:
     """Build kvquota/PROGRAM:TAG of every program in `folder`, which is empty, and hand them to the node."""
-    options = ("--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder)
-    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, ROOT], check=True, cwd=folder)
-    wheels = list(folder.glob("*.whl"))
+    wheels = [compiled_wheel(folder)]
     for program, (lock, module) in PROGRAMS.items():
         reference, locked = f"kvquota/{program}:{TAG}", ROOT / "requirements" / lock
         entrypoint = ("python3", "-m", module)
         archive = images.python_image(folder, reference, lock=locked, wheels=wheels, entrypoint=entrypoint)
         node.load_image(archive, reference)
+        node.tag_image(reference, f"kvquota/{program}:{NEXT_TAG}")
+
+
+def compiled_wheel(folder: Path) -> Path:
+    """Build what ships, in `folder`. Where `make native` has compiled these sources it takes seconds."""
+    print("compiling the sidecar, about two minutes unless make native has done it ...", file=sys.stderr, flush=True)
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    environ = {**os.environ, "KVQUOTA_NATIVE": "1"}
+    subprocess.run([*pip, "--wheel-dir", folder, ROOT], check=True, cwd=folder, env=environ)
+    [wheel] = folder.glob("kvquota-*.whl")
+    return wheel
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from kvquota_api.pod_config import (
     sealed,
 )
 from kvquota_api.usage import EngineUsage, InForce, SyncRequest, UsageReport
+from kvquota_operator.ports import UnreachableError
 from kvquota_operator.reconcile.basis import PlanOf
 from kvquota_operator.reconcile.observed import InvalidSeen, Kind, Observed, Orphans, PodSeen, PoolKey, SecretSeen
 from kvquota_operator.reconcile.plan import EventWanted, Plan, SecretWanted
@@ -108,7 +109,8 @@ class Journal:
 class FakeCluster:
     """What is written is observed from then on. `edition`: count it up where the pool is edited.
 
-    `failures`: by method, raised once each, in order.
+    `failures`: by method, raised once each, in order. `answers_lost`: how many statuses of quotas are stored without
+    that anybody says so.
     """
 
     journal: Journal
@@ -121,6 +123,7 @@ class FakeCluster:
     quota_statuses: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     failures: dict[str, list[BaseException]] = field(default_factory=dict)
     delays: dict[str, float] = field(default_factory=dict)
+    answers_lost: int = 0
 
     async def observe(self, pool: PoolKey) -> Observed | None:
         await self._happens("observe", "observe")
@@ -161,6 +164,9 @@ class FakeCluster:
     async def write_quota_status(self, namespace: str, name: str, status: Mapping[str, Any]) -> None:
         await self._happens("quota status", f"quota status {name}")
         self.quota_statuses[name] = status
+        if self.answers_lost:
+            self.answers_lost -= 1
+            raise UnreachableError("the connection broke")
 
     async def record(self, namespace: str, event: EventWanted) -> None:
         await self._happens("event", f"event {event.reason} of {event.name}")

@@ -18,6 +18,7 @@ from kvquota_api.meta import PLAN_ANNOTATION
 from kvquota_api.pod_config import PodConfig, decode_config, decode_identity
 from kvquota_operator.__main__ import run
 from kvquota_operator.settings import Address, LeaseSettings, OperatorSettings
+from kvquota_operator.webhook_settings import WebhookSettings
 from operator_fakes import FakePod
 from testcluster.apiserver import ApiServer
 from testcluster.cluster import ESTABLISHED
@@ -184,6 +185,14 @@ class World:
         configs = [decode_config(each["data"]["config.json"]) for each in found]
         return {each.pod.name: each for each in configs}
 
+    async def collect(self) -> None:
+        """Delete the durable copies of pods that are gone, as Kubernetes' collector does, which does not run here."""
+        there = {each["metadata"]["uid"] for each in await self.list("pods")}
+        copies = [each["metadata"] for each in await self.list("configmaps", "-l", "kvquota.dev/pool")]
+        gone = [each["name"] for each in copies if each["ownerReferences"][0]["uid"] not in there]
+        if gone:
+            await self.kubectl("delete", "configmap", *gone)
+
     async def close(self) -> None:
         for runner in self._runners:
             await runner.cleanup()
@@ -256,6 +265,7 @@ async def operator(
     listen: Address | None = None,
     sync_seconds: float = 0.5,
     lease: LeaseSettings | None = None,
+    webhook: WebhookSettings | None = None,
 ) -> AsyncIterator[None]:
     """An operator of the world's namespace in this process. A bug in it fails the test."""
     settings = OperatorSettings(
@@ -264,6 +274,7 @@ async def operator(
         sync_seconds=sync_seconds,
         listen=listen,
         lease=lease,
+        webhook=webhook,
     )
     stop, ready, bugs = asyncio.Event(), asyncio.Event(), _Bugs()
     logging.getLogger("kvquota_operator.errands").addHandler(bugs)

@@ -13,12 +13,16 @@ def body(uid: str, version: int, **more: Any) -> Json:
 
 
 class ScriptedApi:
-    """An API server that answers what it is told to, in order; what is no answer is raised."""
+    """An API server that answers what it is told to, in order; what is no answer is raised.
+
+    `at`: its versions, in order, for those who ask for one before they go on; as far as they last. Then it is ahead.
+    """
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
         self.asked: list[str] = []
         self.created: list[Json] = []
+        self.at: list[int] = []
 
     def _next(self, asked: str) -> Any:
         self.asked.append(asked)
@@ -38,6 +42,9 @@ class ScriptedApi:
     async def list(self, path: str, selector: str = "") -> tuple[list[Json], str]:
         answer: tuple[list[Json], str] = self._next("list")
         return answer
+
+    async def version_of(self, path: str, selector: str = "") -> str:
+        return str(self.at.pop(0) if self.at else 2**40)
 
     async def watch(self, path: str, version: str, selector: str = "") -> AsyncIterator[Json]:
         for each in self._next(f"watch from {version}"):

@@ -27,6 +27,7 @@ def run(program: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
         pytest.param(OPERATOR, "--pods 0", "argument --pods: '0' is not a whole number from 1", id="no pod"),
         pytest.param(OPERATOR, "--quotas 0", "argument --quotas: '0' is not a whole number from 1", id="no quota"),
         pytest.param(OPERATOR, "--edits -1", "argument --edits: '-1' is not a whole number from 0", id="edits"),
+        pytest.param(OPERATOR, "--scope-pool 101", "'101' is not a whole percent: give 0 to 100", id="more than all"),
         pytest.param(OPERATOR, "--port 65536", "argument --port: '65536' is not a port: give 1 to", id="no port"),
         pytest.param(OPERATOR, "--seconds 0", "'0' is not a number of seconds above 0", id="no time"),
         pytest.param(OPERATOR, "--seconds nan", "'nan' is not a number of seconds above 0", id="no number"),

@@ -11,10 +11,15 @@ from kvquota_operator.controller import Silent
 from kvquota_operator.errands import FORGET_SECONDS, LONGEST_HOLD_SECONDS, Errands, Target
 from kvquota_operator.ports import (
     ConflictError,
+    ForbiddenError,
+    NotOursError,
     PortError,
+    RefusedError,
+    TerminatingError,
     ThrottledError,
     TokenNotYetError,
     TokenRefusedError,
+    UnreachableError,
     VanishedError,
 )
 
@@ -168,12 +173,14 @@ def test_a_failure_is_told_when_it_begins_and_when_it_is_over(caplog: pytest.Log
 
 
 NOT_YET, REFUSED = TokenNotYetError("not yet"), TokenRefusedError("refused")
+TERMINATING = TerminatingError("403: ... because it is being terminated")
 
 
 @pytest.mark.parametrize(
     ("errors", "told"),
     [
         pytest.param([NOT_YET, NOT_YET], ["INFO"], id="what passes by itself is told once, and is no warning"),
+        pytest.param([TERMINATING, TERMINATING], ["INFO"], id="nor is the end of a namespace"),
         pytest.param([NOT_YET, REFUSED, REFUSED], ["INFO", "WARNING"], id="what gets worse is told once more"),
         pytest.param([REFUSED, NOT_YET], ["WARNING"], id="what gets better is not"),
     ],
@@ -186,3 +193,25 @@ def test_how_loud_a_failure_is(errors: list[PortError], told: list[str], caplog:
     with caplog.at_level(logging.INFO):
         with_errands(story)
     assert [each.levelname for each in caplog.records] == told
+
+
+@pytest.mark.parametrize(
+    ("errors", "refused"),
+    [
+        pytest.param([RefusedError("no")] * 2, None, id="twice may pass by itself"),
+        pytest.param([RefusedError("no")] * 3, "no", id="three times does not"),
+        pytest.param([UnreachableError("away")] * 9, None, id="nobody refuses what nobody heard"),
+        pytest.param([ForbiddenError("no right")] * 3, "no right", id="a right that is missing"),
+        pytest.param([NotOursError("theirs")] * 3, "theirs", id="an object of somebody else"),
+        pytest.param([RefusedError("no")] * 3 + [UnreachableError("away")], None, id="the last word counts"),
+    ],
+)
+def test_what_is_refused_again_and_again(errors: list[PortError], refused: str | None) -> None:
+    async def story(errands: Errands) -> None:
+        for error in errors:
+            errands.failed(TARGET, error)
+        assert errands.refusal(TARGET) == refused
+        errands.succeeded(TARGET)
+        assert errands.refusal(TARGET) is None
+
+    with_errands(story)

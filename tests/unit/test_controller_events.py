@@ -2,9 +2,12 @@
 
 import asyncio
 
+import pytest
+
 import virtual_time
 from kvquota_operator.adapters.api import Json
 from kvquota_operator.adapters.events import AGAIN_SECONDS, BURST, REMEMBERED, Events
+from kvquota_operator.ports import UnreachableError
 from kvquota_operator.reconcile.plan import EventWanted
 from scripted_api import ScriptedApi, in_time
 
@@ -55,6 +58,25 @@ def test_the_same_sentence_is_told_again_only_after_a_while() -> None:
         return [*counts, len(api.created), len(dropped) - 1]
 
     assert in_time(scene) == [1, 1, 2, 3, 1]
+
+
+def test_a_sentence_that_could_not_be_told_may_come_again_at_once() -> None:
+    async def scene() -> list[int]:
+        api, dropped = ScriptedApi(), [0]
+        events, create = telling(api, dropped), api.create
+
+        async def away(path: str, body: Json) -> Json:
+            raise UnreachableError("away")
+
+        api.create = away  # type: ignore[method-assign]  # the server of this test is away for a moment
+        with pytest.raises(UnreachableError):
+            await events.record("inference", wanted())
+        api.create = create  # type: ignore[method-assign]  # and is back
+        await events.record("inference", wanted())
+        await events.record("inference", wanted())
+        return [len(api.created), len(dropped) - 1]
+
+    assert in_time(scene) == [1, 1]
 
 
 def test_a_flood_is_cut_and_counted_however_long_it_was_quiet_before() -> None:

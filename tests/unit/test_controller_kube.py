@@ -138,6 +138,50 @@ def test_a_change_whose_event_was_lost_is_found_and_counted_by_the_next_list() -
     play(story)
 
 
+def test_a_store_that_was_put_back_is_taken_as_it_is_by_the_next_list(caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[str] = []
+
+    async def whole() -> list[int]:
+        scene = Scene()
+        earlier, at = scene.api.store(f"{QUOTAS}/search", quota("search")), scene.api.version
+        running = asyncio.create_task(scene.cluster.run(scene.touched.append, lambda: calls.append("put back")))
+        await scene.cluster.listed.wait()
+        edited = scene.api.store(f"{QUOTAS}/search", quota("search", hard=20), generation=2)
+        scene.cluster.inbox.deliver("TenantQuota", "MODIFIED", edited)
+        await asyncio.sleep(1)
+        scene.api.objects[f"{QUOTAS}/search"], scene.api.version = earlier, at
+        await asyncio.sleep(2 * RESYNC_SECONDS)
+        generations = [each.quota.metadata.generation for each in (await scene.observe()).quotas]
+        running.cancel()
+        await asyncio.wait([running])
+        return generations
+
+    assert (virtual_time.run(whole()), calls) == ([1], ["put back"])
+    assert [each.levelname for each in caplog.records if "put back" in each.getMessage()] == ["WARNING"]
+
+
+def test_a_watch_that_finds_the_store_put_back_has_pools_and_quotas_listed_at_once_and_once() -> None:
+    calls: list[str] = []
+
+    async def whole() -> None:
+        scene = Scene()
+        running = asyncio.create_task(scene.cluster.run(scene.touched.append, lambda: calls.append("put back")))
+        await scene.cluster.listed.wait()
+        at = scene.api.version
+        scene.api.store(f"{CORE}/secrets/other", {})
+        await scene.observe()
+        await asyncio.sleep(0.1)
+        scene.api.version = at
+        for what in ("pods", "configmaps"):
+            scene.api.news[f"{CORE}/{what}"].put_nowait(UnreachableError("cut"))
+            await asyncio.sleep(2)
+            assert calls == ["put back"]
+        running.cancel()
+        await asyncio.wait([running])
+
+    virtual_time.run(whole())
+
+
 def test_lists_that_fail_are_repeated_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
     async def story(scene: Scene) -> None:
         scene.api.down = VanishedError("404: not found")

@@ -8,7 +8,7 @@ import pytest
 from kube_scene import CORE, KEYED, LLAMA, QUOTAS, FakeApi, Scene, play, told
 from kvquota_operator.adapters.api import Json
 from kvquota_operator.adapters.reads import FRESH_SECONDS
-from kvquota_operator.ports import ConflictError, NotOursError, RefusedError
+from kvquota_operator.ports import ClusterError, ConflictError, ForbiddenError, NotOursError, RefusedError
 from kvquota_operator.reconcile.observed import KeyFound, KeyProblem, PoolKey
 from kvquota_operator.reconcile.plan import SecretWanted
 from operator_fakes import TOKEN, identity
@@ -45,6 +45,7 @@ def test_a_damaged_secret_is_made_anew_as_a_whole(damage: Callable[[Json], None]
         assert first is not None
         assert mended is not None
         assert len({first.token, first.pepper, mended.token, mended.pepper}) == 4
+        assert mends(scene) == 1
         assert set(scene.pool_secret()["data"]) == {"token", "pepper", "identity.json"}
 
     play(story)
@@ -56,6 +57,30 @@ def test_a_deleted_secret_is_made_anew() -> None:
         del scene.api.objects[f"{CORE}/secrets/kvquota-llama"]
         await asyncio.sleep(FRESH_SECONDS)
         assert (await scene.observe()).secret != first
+        assert mends(scene) == 1
+
+    play(story)
+
+
+def mends(scene: Scene) -> float | None:
+    return scene.registry.get_sample_value("kvquota_operator_mends_total", {"kind": "Secret"})
+
+
+def test_an_identity_that_somebody_edited_is_put_back_and_counted_and_own_changes_are_not() -> None:
+    async def story(scene: Scene) -> None:
+        first = (await scene.observe()).secret
+        assert first is not None
+        for turn in range(2):
+            wanted = SecretWanted(first.token, first.pepper, identity(**{"ab"[turn]: "inference/search"}))
+            await scene.cluster.apply_secret(LLAMA, wanted)
+            await asyncio.sleep(FRESH_SECONDS)
+            await scene.observe()
+        assert mends(scene) is None
+        scene.pool_secret()["data"]["identity.json"] = "e30="
+        await asyncio.sleep(FRESH_SECONDS)
+        await scene.observe()
+        await scene.cluster.apply_secret(LLAMA, wanted)
+        assert mends(scene) == 1
 
     play(story)
 
@@ -108,6 +133,26 @@ def test_a_foreign_secret_stands_in_the_way_and_is_told_once() -> None:
                 await scene.observe()
         [event] = told(scene)
         assert event[:2] == ("ModelPool", "NotOurs")
+
+    play(story)
+
+
+@pytest.mark.parametrize("kind", [RefusedError, ForbiddenError])
+def test_a_secret_that_may_not_be_made_is_told_once_on_the_pool(kind: type[ClusterError]) -> None:
+    async def story(scene: Scene) -> None:
+        create = scene.api.create
+
+        async def refusing(path: str, body: Json) -> Json:
+            if path.endswith("/secrets"):
+                raise kind("422: no Secrets here")
+            return await create(path, body)
+
+        scene.api.create = refusing  # type: ignore[method-assign]  # a fake of what is used
+        for _ in range(3):
+            with pytest.raises(kind):
+                await scene.observe()
+        [event] = told(scene)
+        assert event[:2] == ("ModelPool", "SecretRefused")
 
     play(story)
 

@@ -8,7 +8,7 @@ import pytest
 
 from kube_scene import CORE, LLAMA, QUOTAS, Scene, ours, play, stored_pod, told
 from kvquota_operator.adapters.api import Json
-from kvquota_operator.ports import ConflictError, NotOursError
+from kvquota_operator.ports import ClusterTimeoutError, ConflictError, NotOursError
 from kvquota_operator.reconcile.manifests import config_map, config_map_name
 from kvquota_operator.reconcile.observed import PoolKey, QuotaSeen
 from kvquota_operator.reconcile.plan import EventWanted
@@ -43,8 +43,35 @@ def test_a_copy_that_is_not_as_it_was_seen_is_written_over_only_once_that_is_see
             await scene.cluster.apply_config(wanted)
         scene.api.news[f"{CORE}/configmaps"].put_nowait({"type": "DELETED" if deleted else "MODIFIED", "object": kept})
         await asyncio.sleep(0.1)
+        assert mends(scene, "ConfigMap") is None
         await scene.cluster.apply_config(wanted)
         assert (await scene.observe()).configs == {"uid-pod-0": wanted}
+        assert mends(scene, "ConfigMap") == 1
+
+    play(story)
+
+
+def mends(scene: Scene, kind: str) -> float | None:
+    return scene.registry.get_sample_value("kvquota_operator_mends_total", {"kind": kind})
+
+
+def test_a_copy_that_is_as_a_lost_answer_would_have_said_was_changed_by_nobody() -> None:
+    async def story(scene: Scene) -> None:
+        stored_pod(scene)
+        await scene.observe()
+        first, second, third = (msgspec.structs.replace(ours(), generation=each) for each in (1, 2, 3))
+        await scene.cluster.apply_config(first)
+        path = f"{CORE}/configmaps/{config_map_name('inference', 'uid-pod-0')}"
+        scene.api.down = ClusterTimeoutError("late")
+        with pytest.raises(ClusterTimeoutError):
+            await scene.cluster.apply_config(second)
+        scene.api.down = None
+        scene.api.store(path, config_map(second), uid=scene.api.objects[path]["metadata"]["uid"])
+        scene.api.tell("MODIFIED", path)
+        await asyncio.sleep(0.1)
+        await scene.cluster.apply_config(third)
+        assert (await scene.observe()).configs == {"uid-pod-0": third}
+        assert mends(scene, "ConfigMap") is None
 
     play(story)
 

@@ -61,6 +61,7 @@ def test_an_object_that_is_of_no_interest_any_more_goes() -> None:
 def test_a_list_takes_away_what_it_does_not_have_but_not_what_is_newer() -> None:
     kept = Kept()
     kept.shelf.put(body("gone", 3, value="gone"))
+    kept.shelf.ask()
     kept.shelf.put(body("new", 12, value="new"))
     kept.shelf.replace([body("a", 4, value="a")], "10")
     assert kept.shelf.items == {"new": "new", "a": "a"}
@@ -74,13 +75,6 @@ def test_an_older_event_does_not_bring_back_what_a_list_took_away() -> None:
     assert kept.shelf.items == {}
     kept.shelf.put(body("born", 11, value="born"))
     assert kept.shelf.items == {"born": "born"}
-
-
-def test_an_older_list_changes_nothing_that_is_newer() -> None:
-    kept = Kept()
-    kept.shelf.replace([body("a", 8, value="eight")], "10")
-    kept.shelf.replace([body("a", 2, value="two")], "5")
-    assert kept.shelf.items == {"a": "eight"}
 
 
 def test_a_removed_object_is_gone() -> None:

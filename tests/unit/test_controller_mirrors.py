@@ -92,6 +92,28 @@ def test_a_watch_that_breaks_goes_on_where_it_was(error: ClusterError) -> None:
     assert (watched.items, watched.restarts) == ({"a": "b"}, [error.reason])
 
 
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param([], id="the watch ends"),
+        pytest.param(UnreachableError("away"), id="it breaks"),
+        pytest.param(ClusterTimeoutError("504: Too large resource version: 8, current: 6"), id="it is refused"),
+    ],
+)
+def test_a_server_that_is_behind_the_watch_is_listed_anew(end: Any) -> None:
+    watched = Watched(
+        ([body("a", 3, value="a")], "5"),
+        [event("MODIFIED", "a", 7, value="b"), event("ADDED", "c", 8, value="c")],
+        end,
+        ([body("a", 3, value="a")], "6"),
+        [event("MODIFIED", "a", 7, value="d")],
+        [],
+    )
+    watched.api.at = [8, 6]
+    assert watched.play() == ["list", "watch from 5", "watch from 8", "list", "watch from 6", "watch from 7"]
+    assert (watched.items, watched.restarts[-1]) == ({"a": "d"}, "PutBack")
+
+
 def test_a_first_list_is_told_even_if_it_is_empty_and_later_only_news() -> None:
     watched = Watched(([], "5"), [event("ADDED", "a", 6, value=1)], [GONE], ([body("a", 6, value=1)], "9"), [])
     watched.play()

@@ -274,14 +274,80 @@ def test_an_event_is_told_after_the_status_that_it_explains_is_written() -> None
     play(a_full_world(), story)
 
 
-def test_an_event_that_fails_spoils_nothing() -> None:
+def test_an_event_is_told_although_the_answer_to_the_write_of_its_status_was_lost() -> None:
     async def story(world: World) -> None:
         world.script.events = (event(name="search"),)
-        world.cluster.failures["event"] = [ForbiddenError("no right to create events")]
+        world.cluster.answers_lost = 1
         world.controller.touch(POOL)
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(10 * SETTINGS.sync_seconds)
+        told = [line for line in world.journal.taken() if "event" in line or "quota status" in line]
+        assert told == ["quota status search", "event DuplicateTenant of search"]
+
+    play(a_full_world(), story)
+
+
+@pytest.mark.parametrize(
+    ("status", "writes"),
+    [pytest.param({}, 1, id="it is as it was"), pytest.param({"state": "Other"}, 2, id="it is something else by now")],
+)
+def test_of_a_write_that_may_have_been_stored_nothing_is_told_where_it_was_not(
+    status: dict[str, str], writes: int
+) -> None:
+    async def story(world: World) -> None:
+        world.script.events = (event(name="search"),)
+        world.cluster.failures["quota status"] = [UnreachableError("away")]
+        world.controller.touch(POOL)
+        await asyncio.sleep(0.1)
+        world.script.events, world.script.quota_statuses = (), {"search": status}
+        await asyncio.sleep(10 * SETTINGS.sync_seconds)
+        told = [line for line in world.journal.taken() if "event" in line or "quota status" in line]
+        assert told == ["quota status search"] * writes
+
+    play(a_full_world(), story)
+
+
+def test_an_event_that_fails_spoils_nothing_and_is_told_later() -> None:
+    async def story(world: World) -> None:
+        world.script.events = (event(name="search"),)
+        world.cluster.failures["event"] = [ForbiddenError("no right to create events"), UnreachableError("away")]
+        world.controller.touch(POOL)
+        await asyncio.sleep(10 * SETTINGS.sync_seconds)
         assert world.cluster.quota_statuses == {"search": {"state": "Ready"}}
-        assert "failed Event Forbidden" in world.counted
+        assert [line for line in world.journal.taken() if "event" in line] == ["event DuplicateTenant of search"] * 3
+        assert [each for each in world.counted if "Event" in each] == [
+            "failed Event Forbidden",
+            "failed Event Unreachable",
+            "done Event",
+        ]
+
+    play(a_full_world(), story)
+
+
+def test_where_the_second_of_two_events_fails_the_first_is_not_told_again() -> None:
+    async def story(world: World) -> None:
+        world.script.events = (event(name="search"), event(name="search", reason="KeyTaken"))
+        world.cluster.delays["event"] = 1.0
+        world.controller.touch(POOL)
+        await asyncio.sleep(1.5)
+        world.cluster.failures["event"] = [UnreachableError("away")]
+        await asyncio.sleep(10 * SETTINGS.sync_seconds)
+        told = [line for line in world.journal.taken() if "event" in line]
+        assert told == ["event DuplicateTenant of search", *["event KeyTaken of search"] * 2]
+
+    play(a_full_world(), story)
+
+
+def test_an_event_that_waits_for_its_next_try_outlives_another_write_of_the_status() -> None:
+    async def story(world: World) -> None:
+        world.script.events = (event(name="search"),)
+        world.cluster.failures["event"] = [UnreachableError("away", retry_after=10.0)]
+        world.controller.touch(POOL)
+        await asyncio.sleep(6.0)
+        world.script.events, world.script.quota_statuses = (), {"search": {"state": "Refusing"}}
+        await asyncio.sleep(10.0)
+        told = [line for line in world.journal.taken() if "event" in line or "quota status" in line]
+        tell, write = "event DuplicateTenant of search", "quota status search"
+        assert told == [write, tell, write, tell]
 
     play(a_full_world(), story)
 

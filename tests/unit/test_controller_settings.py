@@ -1,5 +1,6 @@
 """The command line of the operator."""
 
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -91,3 +92,9 @@ def test_what_is_refused_says_what_to_write(
         parse_settings(argv)
     assert ended.value.code == 2
     assert complaint in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_version_is_told_and_nothing_else_need_be_given(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_settings(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"kvquota-operator {metadata.version('kvquota')}\n")

@@ -207,3 +207,21 @@ def test_a_pod_that_does_not_know_the_token_has_a_minute(age: float, raised: typ
     found = virtual_time.run(scene())
     assert (type(found), str(found).startswith("not yet: ")) == (raised, raised is TokenNotYetError)
     assert memory.seen == ReportSeen(None, None, str(refused))
+
+
+def test_since_when_a_pod_is_behind() -> None:
+    memory, older, newer = PodMemory(), config(cap=1), config(cap=2)
+    seen = []
+    for now, wanted in ((1.0, older), (2.0, newer)):
+        memory.should_have(wanted, now)
+        seen.append(memory.behind_since)
+    memory.has(older, InForce(config_digest="another"))
+    memory.has(None, InForce())
+    seen.append(memory.behind_since)
+    memory.has(older, InForce(config_digest=older.digest))
+    seen.append(memory.behind_since)
+    memory.should_have(newer, 4.0)
+    memory.accept(report(in_force=InForce(config_digest=newer.digest)), 5.0)
+    seen.append(memory.behind_since)
+    memory.should_have(newer, 6.0)
+    assert [*seen, memory.behind_since] == [1.0, 1.0, 1.0, None, 4.0, None]

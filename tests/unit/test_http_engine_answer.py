@@ -166,6 +166,13 @@ def test_a_head_is_read_the_same_whatever_was_read_before(first: bytes, second: 
         assert (reader.head, body, reader.done) == read([second])
 
 
+def test_a_length_beside_another_one_is_a_fault_although_the_other_was_read_before() -> None:
+    heads, other = AnswerHeads(), OK + b"content-length:5\r\n"
+    heads.read(other)
+    with pytest.raises(AnswerError):
+        heads.read(other + b"content-length: 7\r\n")
+
+
 def test_what_is_remembered_of_heads_is_bounded() -> None:
     heads = AnswerHeads()
     for at in range(3 * MAX_KNOWN):

@@ -212,6 +212,15 @@ def test_a_refusal_has_its_sentence() -> None:
     }
 
 
+def test_what_passes_by_itself_is_refused_so_that_clients_wait_and_try_again() -> None:
+    assert response(answer(read_review(ASKED), Refused("not yet", retry_seconds=1)))["status"] == {
+        "code": 429,
+        "reason": "TooManyRequests",
+        "message": "not yet",
+        "details": {"retryAfterSeconds": 1},
+    }
+
+
 def test_each_question_names_a_config_map_of_its_own() -> None:
     again, elsewhere = review(**{**ASKED["request"], "uid": "u-2"}), review(uid="u-1", object=pod())
     names = [read_review(each).config_map for each in (ASKED, ASKED, again, elsewhere)]

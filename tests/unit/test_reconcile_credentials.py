@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import reconcile_builders as make
-from kvquota_api.pod_config import PoolIdentity, key_digest, sealed
+from kvquota_api.pod_config import PoolIdentity, encode, key_digest, sealed
 from kvquota_operator.reconcile.observed import KeyFound, KeyProblem, SecretSeen
 from kvquota_operator.reconcile.strength import strength_bits
 
@@ -186,3 +186,51 @@ def test_no_key_is_in_what_is_shown():
     plan = make.decided(quotas=make.seen(holder("a"), holder("b")), keys=found(a=STRONG, b=STRONG))
     shown = f"{plan!r} {plan.quota_statuses} {make.observed(keys=found(a=STRONG))!r}"
     assert (STRONG in shown, make.PEPPER in shown, make.TOKEN in shown) == (False, False, False)
+
+
+PEERED = {"trustedHeader": {"name": "x-tenant", "sharedSecretRef": {"name": "gateway", "key": "key"}}}
+FITS = 600  # bytes: an identity with two keys and a peer, and not one with twenty
+
+
+def crowd(count, **changes):
+    """A pool that trusts a gateway, and tenants with a key each."""
+    names = [f"t{number:02}" for number in range(count)]
+    quotas = [holder(name, age=100 - number) for number, name in enumerate(names)]
+    keys = found(**{name: f"kvq-{number:02}{HEX * 4}" for number, name in enumerate(names)}, gateway=STRONG)
+    return {"pool": make.pool(sidecar={"identity": PEERED}), "quotas": make.seen(*quotas), "keys": keys, **changes}
+
+
+def test_an_identity_that_is_too_large_is_told_with_both_sizes_and_the_one_before_stays():
+    small = make.decided(**crowd(2), max_identity_bytes=FITS)
+    assert len(encode(small.secret.identity)) <= FITS
+    assert make.condition(small.pool_status, "PodsGoverned")[0] == "True"
+    before = SecretSeen(small.secret.token, small.secret.pepper, small.secret.identity)
+    large = make.decided(**crowd(20, secret=before), max_identity_bytes=FITS)
+    assert large.secret == small.secret
+    size = len(encode(make.decided(**crowd(20)).secret.identity))
+    status, reason, message = make.condition(large.pool_status, "PodsGoverned")
+    assert (status, reason) == ("False", "IdentityTooLarge")
+    assert f"takes {-(-size // 1024)} KiB, and a Secret that holds one can have {FITS // 1024} KiB" in message
+
+
+def test_what_is_taken_away_is_gone_though_the_identity_is_too_large():
+    small = make.decided(**crowd(2), max_identity_bytes=FITS)
+    before = SecretSeen(small.secret.token, small.secret.pepper, small.secret.identity)
+    wanted = crowd(20, secret=before)
+    keys = {ref: each for ref, each in wanted["keys"].items() if ref[0] != "t00"}
+    kept = make.decided(**{**wanted, "keys": keys}, max_identity_bytes=FITS).secret.identity
+    assert list(kept.api_keys.values()) == ["inference/t01"]
+    assert dict(kept.trusted_peer.tenants) == {"t00": "inference/t00", "t01": "inference/t01"}
+    without = {ref: each for ref, each in wanted["keys"].items() if ref[0] != "gateway"}
+    assert make.decided(**{**wanted, "keys": without}, max_identity_bytes=FITS).secret.identity.trusted_peer is None
+
+
+def test_a_first_identity_that_is_too_large_lets_nobody_in():
+    kept = make.decided(**crowd(20), max_identity_bytes=FITS).secret.identity
+    assert (kept.api_keys, kept.jwt, kept.trusted_peer) == ({}, None, None)
+
+
+def test_a_peer_that_was_not_there_before_waits_until_the_identity_fits():
+    alone = make.decided(**crowd(2, pool=make.pool(sidecar={"identity": {}})))
+    before = SecretSeen(alone.secret.token, alone.secret.pepper, alone.secret.identity)
+    assert make.decided(**crowd(20, secret=before), max_identity_bytes=FITS).secret == alone.secret

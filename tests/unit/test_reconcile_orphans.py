@@ -85,7 +85,8 @@ def test_a_quota_that_does_not_parse_says_both() -> None:
 
 
 def test_it_heals_when_the_pool_appears() -> None:
-    orphan = replace(in_force(), status=told(in_force()).quota_statuses["search"])
+    (quota,) = make.seen(make.quota("search"))
+    orphan = replace(quota, status=told(quota).quota_statuses["search"])
     plan = make.decided(quotas=(orphan,))
     assert ready_of(plan.quota_statuses["search"]) == ("True", "InForce")
     assert [(each.name, each.type, each.reason) for each in plan.events] == [("search", "Normal", "InForce")]

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 import reconcile_builders as make
+from contract_inert import TRUNCATE
 from kvquota_api.memory.plan import plan_pool
 from kvquota_api.usage import MAX_BLOCKS, Counts, EngineRecent, InForce, Rejected
 from kvquota_operator.reconcile.observed import PoolClaim
@@ -59,6 +60,32 @@ def test_a_plan_that_assumes_nothing_says_so_by_silence():
 )
 def test_without_a_plan_it_is_said_when_a_pod_gets_its_config(changes, meanwhile):
     assert condition("PlanValid", pool=make.pool(**changes), reports={})[2].endswith(f". {meanwhile}")
+
+
+def test_what_a_pool_asks_for_and_is_not_built_yet_is_told_beside_its_plan():
+    status, reason, message = condition("PlanValid", pool=make.pool(engine__plugin="Measure"))
+    assert (status, reason, message.startswith(PLANNED)) == ("True", "NotEnforcedYet", True)
+    assert message.endswith(
+        " Of what the pool asks for, accepted and not enforced yet: spec.engine.plugin: nothing runs inside the engine"
+        " yet, quotas hold in the sidecar, by its own count"
+    )
+
+
+def asking(**changes):
+    """A pool that asks for what is not built yet."""
+    return make.pool(degradation__truncate=TRUNCATE, **changes)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        pytest.param({"pool": asking(engine={"type": "OpenAI"})}, "UnknownArchitecture", id="a pool without a plan"),
+        pytest.param({"pool": make.unread_pool()}, "InvalidSpec", id="a pool that cannot be read"),
+        pytest.param({"pool": asking(memory__safetyMarginPercent=4)}, "SafetyMarginUnusual", id="an odd margin"),
+    ],
+)
+def test_what_can_be_mended_now_is_told_before_what_is_not_built_yet(fields, reason):
+    assert condition("PlanValid", **fields)[1] == reason
 
 
 def test_a_plan_that_the_engine_would_not_take_as_it_is_warns():
@@ -172,6 +199,26 @@ MANY = tuple(make.pod(f"p{number}", governed=False) for number in range(7))
                 "pod a is selected by ModelPool x too; the oldest pool governs it: make the selectors differ",
             ),
             id="a pod of two pools",
+        ),
+        pytest.param(
+            {"pods": (make.pod(), replace(make.pod("x", deleting=True), left=True))},
+            (
+                "False",
+                "PodLeft",
+                "pod x has lost the labels of the pool and is still there: no edit reaches it, and its parts of limits"
+                " over all pods are kept for it. Give it the labels back, or delete it",
+            ),
+            id="a pod that left the selector",
+        ),
+        pytest.param(
+            {"pods": (make.pod(), *(replace(make.pod(name, deleting=True), left=True) for name in "xy"))},
+            (
+                "False",
+                "PodLeft",
+                "pods x, y have lost the labels of the pool and are still there: no edit reaches them, and their parts"
+                " of limits over all pods are kept for them. Give them the labels back, or delete them",
+            ),
+            id="pods that left the selector",
         ),
     ],
 )

@@ -36,9 +36,19 @@ TWO = {
     ("fields", "expected"),
     [
         pytest.param(
-            {},
+            {"quotas": search()},
             ("True", "InForce", "the quota is in force on every governed pod of its pool"),
             id="in force",
+        ),
+        pytest.param(
+            {"quotas": search(degradation={"allowSmallerModel": True})},
+            (
+                "True",
+                "NotEnforcedYet",
+                "the quota is in force on every governed pod of its pool; accepted and not enforced yet:"
+                " spec.degradation.allowSmallerModel: no request is answered by less yet",
+            ),
+            id="in force, but for what is not built yet",
         ),
         pytest.param(
             {"pods": ()},

@@ -157,6 +157,14 @@ def test_the_next_child_is_offered_what_was_in_force_last(descriptor: int) -> No
         ]
 
 
+def test_what_a_newer_version_wrote_is_left_to_the_next_child_as_it_was_written(descriptor: int) -> None:
+    newer = Path(__file__).parents[1] / "data" / "versions" / "newer"
+    written = {name: (newer / f"{name}.json").read_bytes() for name in ("identity", "config")}
+    read = Documents(pod_config.decode_config(written["config"]), pod_config.decode_identity(written["identity"]))
+    Keepsake(descriptor).keep(read)
+    assert {name: data for name, data, _ in Offered(Keepsake(descriptor)).documents} == written
+
+
 def test_a_shorter_document_leaves_nothing_of_a_longer_one(descriptor: int) -> None:
     Keepsake(descriptor).keep(Documents(config(), identity(), "File"))
     Keepsake(descriptor).keep(Documents(None, identity(), "File"))

@@ -297,6 +297,28 @@ async def test_a_folder_is_read_again_when_its_certificate_is_renewed(
     assert caplog.messages[0] == f"the webhook's certificate in {tmp_path} cannot be used ({missing}): {WAY_OUT}"
 
 
+async def test_a_pair_of_which_one_half_is_new_takes_nothing_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As it is read in the moment in which the kubelet puts another folder in place of the one before."""
+    monkeypatch.setattr("kvquota_operator.adapters.certificates.FOLDER_SECONDS", 0.02)
+    now, context, ready = datetime.now(UTC), server_context(), asyncio.Event()
+    authorities = [next_authority(None, "webhook", now, LIFETIMES) for _ in range(2)]
+    old, new = (sign(authority, [SERVICE], now, LIFETIMES) for authority in authorities)
+    (tmp_path / "tls.crt").write_bytes(old.certificate)
+    (tmp_path / "tls.key").write_bytes(old.key)
+    keeping = asyncio.create_task(FolderCertificates(tmp_path).keep(context, ready))
+    try:
+        await asyncio.wait_for(ready.wait(), 10)
+        (tmp_path / "tls.crt").write_bytes(new.certificate)
+        await _until(lambda: any("cannot be used" in each for each in caplog.messages))
+        assert await _tried(context, authorities[0].bundle, SERVICE) == "shown"
+        (tmp_path / "tls.key").write_bytes(new.key)
+        await asyncio.wait_for(_until_shown(context, authorities[1].bundle), 10)
+    finally:
+        keeping.cancel()
+
+
 def encrypted() -> Signed:
     """A certificate, and its key behind a passphrase."""
     now = datetime.now(UTC)

@@ -65,7 +65,17 @@ def stored(name: str = "llama-8b", *, created: str = "2026-10-01T00:00:00Z", **c
 
 
 def injector(api: FakeApi) -> Injector:
-    return Injector(cast("Api", api), IMAGE)
+    return Injector(cast("Api", api), FixedClock(), IMAGE)
+
+
+class FixedClock:
+    """A month after a pool that is `stored` was made."""
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    def now(self) -> datetime:
+        return datetime(2026, 11, 1, tzinfo=UTC)
 
 
 def review(given: dict[str, Any] | None = None) -> Review:
@@ -92,6 +102,31 @@ async def test_with_a_valid_plan_only_the_pools_are_read() -> None:
     assert "--kv-cache-memory-bytes" in engine_of(found)["args"]
     assert found.warnings == ()
     assert api.asked == [POOLS]
+
+
+SECRET = "/api/v1/namespaces/inference/secrets/kvquota-llama-8b"
+NOT_YET = "ModelPool llama-8b is new and its Secret kvquota-llama-8b is not there yet: try again in a moment"
+
+
+@pytest.mark.parametrize(
+    ("created", "waits"),
+    [
+        pytest.param("2026-11-01T00:00:00Z", True, id="was just made: they wait"),
+        pytest.param("2026-10-31T23:59:01Z", True, id="was made within a minute: they wait"),
+        pytest.param("2026-11-01T00:00:10Z", True, id="was made by a clock that is ahead: they wait"),
+        pytest.param("2026-10-31T23:59:00Z", False, id="was made a minute ago: nobody is held back"),
+        pytest.param("2026-11-01T01:00:00Z", False, id="is of a clock that is wrong: nobody is held back"),
+    ],
+)
+async def test_pods_of_a_pool_without_a_secret_that(created: str, waits: bool) -> None:
+    api = FakeApi({POOLS: [stored(created=created)]})
+    outcome = await injector(api).decide(review())
+    assert (outcome == Refused(NOT_YET, retry_seconds=1), SECRET in api.asked) == (waits, waits)
+
+
+async def test_once_a_new_pool_has_its_secret_its_pods_come() -> None:
+    api = FakeApi({POOLS: [stored(created="2026-11-01T00:00:00Z")]}, {SECRET: {"type": "whatever"}})
+    assert "--kv-cache-memory-bytes" in engine_of(await allowed(api))["args"]
 
 
 async def test_of_two_pools_the_older_governs_and_the_other_is_named() -> None:
@@ -229,5 +264,6 @@ async def test_an_api_server_that_does_not_answer_refuses_for_the_moment(
     api.error = UnreachableError("nobody answers")
     _, text = await asked(url, question(pod()))
     says = "the pod's ModelPool cannot be read now (nobody answers): try again in a moment"
-    assert json.loads(text)["response"]["status"]["message"] == says
+    status = json.loads(text)["response"]["status"]
+    assert (status["message"], status["details"]) == (says, {"retryAfterSeconds": 1})
     assert caplog.messages[-1] == f"refused pod inference/llama-8b-...: {says}"

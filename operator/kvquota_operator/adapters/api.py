@@ -24,6 +24,7 @@ from kvquota_operator.ports import (
     NotLeadingError,
     NotServedError,
     RefusedError,
+    TerminatingError,
     ThrottledError,
     UnreachableError,
     VanishedError,
@@ -47,6 +48,7 @@ _BY_STATUS: Final[Mapping[int, type[ClusterError]]] = {
     409: ConflictError, 410: ExpiredError, 413: RefusedError, 415: RefusedError, 422: RefusedError,
     429: ThrottledError, 504: ClusterTimeoutError,
 }  # fmt: skip
+_TERMINATING: Final = "NamespaceTerminating"  # NamespaceTerminatingCause of k8s.io/api/core/v1
 
 
 class Api:
@@ -109,6 +111,12 @@ class Api:
             token = answer["metadata"].get("continue") or ""
             if not token:
                 return
+
+    async def version_of(self, path: str, selector: str = "") -> str:
+        """The resourceVersion at which a collection is now."""
+        async for _, version in self.pages(path, selector, limit=1):
+            return version
+        raise UnreachableError(f"what answers {path} is no API server: it lists nothing")
 
     async def watch(self, path: str, version: str, selector: str = "") -> AsyncIterator[Json]:
         """Events of a collection after `version`, bookmarks too, until the server ends the watch.
@@ -234,8 +242,18 @@ def _refusal(response: aiohttp.ClientResponse, content: Json) -> ClusterError:
     kind = _BY_STATUS.get(response.status, UnreachableError)
     if kind is VanishedError and content.get("kind") != "Status":
         kind = NotServedError
+    if kind is ForbiddenError and _TERMINATING in _causes(content):
+        kind = TerminatingError
     message = str(content.get("message") or response.reason or "no message")
     return kind(f"{response.status}: {message}", retry_after=_retry_after(response.headers.get("Retry-After")))
+
+
+def _causes(content: Json) -> set[str]:
+    """Why, in the words that the API server has for programs."""
+    details = content.get("details")
+    causes = details.get("causes") if isinstance(details, dict) else None
+    listed = causes if isinstance(causes, list) else ()
+    return {str(each.get("reason")) for each in listed if isinstance(each, dict)}
 
 
 def _retry_after(text: str | None) -> float | None:

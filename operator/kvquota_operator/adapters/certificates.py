@@ -182,10 +182,15 @@ class FolderCertificates:
 
 
 def load(context: ssl.SSLContext, signed: Signed) -> None:
-    """Show this certificate on new connections. Raises ssl.SSLError. No key touches a disk."""
-    with ExitStack() as stack:
-        paths = [_in_memory(stack, content) for content in (signed.certificate, signed.key)]
-        context.load_cert_chain(paths[0], paths[1], password="")  # or OpenSSL asks a terminal for one, and waits
+    """Show this certificate on new connections. No key touches a disk.
+
+    Raises ssl.SSLError; then what was shown before still is: OpenSSL forgets its key at the first half of a bad pair,
+    so a pair is tried elsewhere first.
+    """
+    for each in (server_context(), context):
+        with ExitStack() as stack:
+            paths = [_in_memory(stack, content) for content in (signed.certificate, signed.key)]
+            each.load_cert_chain(paths[0], paths[1], password="")  # or OpenSSL asks a terminal for one, and waits
 
 
 def _in_memory(stack: ExitStack, content: bytes) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 
 from kvquota_api.meta import API_VERSION
 from kvquota_operator.adapters.api import FIELD_MANAGER, Api, Json, object_path
-from kvquota_operator.ports import Clock
+from kvquota_operator.ports import Clock, ClusterError
 from kvquota_operator.reconcile.plan import EventWanted
 
 AGAIN_SECONDS: Final = 600.0  # an event lives for an hour; kubectl shows the last ones
@@ -37,12 +37,17 @@ class Events:
         self._refilled_at = clock.monotonic()
 
     async def record(self, namespace: str, event: EventWanted) -> None:
-        """Write the event unless that is too much. Raises ClusterError."""
-        if not self._admit((event.uid, event.reason, event.message)):
+        """Write the event unless that is too much. Raises ClusterError; then the same sentence may come again."""
+        sentence = (event.uid, event.reason, event.message)
+        if not self._admit(sentence):
             self._dropped()
             return
         path = object_path("/apis/events.k8s.io/v1", namespace, "events")
-        await self._api.create(path, self._body(namespace, event))
+        try:
+            await self._api.create(path, self._body(namespace, event))
+        except ClusterError:
+            self._told.pop(sentence, None)
+            raise
 
     def _admit(self, sentence: _Sentence) -> bool:
         now = self._clock.monotonic()

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from kvquota_api.model_pool import ModelPool
 from kvquota_api.pod_config import PodConfig
-from kvquota_operator.adapters.api import CORE, Api, Json, object_path
+from kvquota_operator.adapters.api import CORE, INACTIVITY_SECONDS, Api, Json, object_path
 from kvquota_operator.adapters.events import Events
 from kvquota_operator.adapters.inbox import Inbox
 from kvquota_operator.adapters.keys import KeyReader, Keys
@@ -26,10 +27,18 @@ from kvquota_operator.adapters.statuses import KVQUOTA, PLURALS, Statuses
 from kvquota_operator.adapters.surroundings import Surroundings
 from kvquota_operator.adapters.watch import Mirror
 from kvquota_operator.logs import told
-from kvquota_operator.ports import Clock, ClusterError, NotOursError, VanishedError
+from kvquota_operator.ports import (
+    Clock,
+    ClusterError,
+    ForbiddenError,
+    NotOursError,
+    PutBackError,
+    RefusedError,
+    VanishedError,
+)
 from kvquota_operator.reading.objects import StoredPool, read_model_config
 from kvquota_operator.reading.secrets import jwks_ref, read_key_set, secret_refs
-from kvquota_operator.reconcile.manifests import MAX_CONFIG_BYTES
+from kvquota_operator.reconcile.manifests import MAX_CONFIG_BYTES, MAX_IDENTITY_BYTES, pool_secret_name
 from kvquota_operator.reconcile.observed import (
     InvalidSeen,
     KeyFound,
@@ -39,12 +48,14 @@ from kvquota_operator.reconcile.observed import (
     Orphans,
     PoolKey,
     QuotaSeen,
+    SecretSeen,
 )
 from kvquota_operator.reconcile.plan import EventWanted, SecretWanted
 
 RESYNC_SECONDS: Final = 60.0  # how late, at worst, a change is seen whose event was lost; deletions are lost by kopf
 FIRST_RETRY_SECONDS: Final = 1.0  # while the API server, the rights or the CRDs are not there
 LONGEST_RETRY_SECONDS: Final = 15.0
+PUT_BACK_SECONDS: Final = 2 * INACTIVITY_SECONDS  # until the last watch has noticed what the first one has
 
 T = TypeVar("T")
 Touch = Callable[[PoolKey], None]
@@ -64,7 +75,7 @@ class KubeCluster:
         self._events = events
         self._metrics = metrics
         self._keys = KeyReader(api, clock)
-        self._secrets = PoolSecrets(api, clock)
+        self._secrets = PoolSecrets(api, clock, mended=metrics.mended)
         self._configs: Reads[Json] = Reads(api, clock, lambda body: {"data": body.get("data")})
         self._objects = Objects(self._changed, self._edited)
         self._statuses = Statuses(api, self._objects, Mends(clock), mended=self._mended)
@@ -73,12 +84,19 @@ class KubeCluster:
         self._tasks = asyncio.TaskGroup()
         self._heard: dict[str, float] = {}
         self._tried_at = clock.monotonic()
+        self._doubt = asyncio.Event()
+        self._put_back_at = -math.inf
+        self._put_back: Callable[[], None] = lambda: None
         self.inbox = Inbox()
         self.listed = asyncio.Event()
 
-    async def run(self, touch: Touch) -> None:
-        """Keep what is watched, until cancelled. `touch` is called for every pool that something changed about."""
-        self._touch = touch
+    async def run(self, touch: Touch, put_back: Callable[[], None] = lambda: None) -> None:
+        """Keep what is watched, until cancelled. `touch` is called for every pool that something changed about.
+
+        `put_back` is called where the API server's store was put back to an earlier state: who watches pools and
+        quotas from a version that is not there any more hears nothing.
+        """
+        self._touch, self._put_back = touch, put_back
         async with self._tasks as tasks:
             tasks.create_task(self.inbox.run(self._take), name="inbox")
             tasks.create_task(self._resync(), name="resync")
@@ -121,7 +139,7 @@ class KubeCluster:
         await around.listed()
         quotas = list(self._objects.quotas(pool))
         valid = tuple(each.quota for each in quotas if isinstance(each.quota, QuotaSeen))
-        secret = await self._told(stored, self._secrets.get(stored))
+        secret = await self._told(stored, self._secret(stored))
         keys = await self._keys.read(pool.namespace, secret_refs(stored.pool, (each.quota for each in valid)))
         return Observed(
             key=pool,
@@ -136,6 +154,7 @@ class KubeCluster:
             jwks=await self._jwks(stored, keys),
             model_config=await self._model_config(stored),
             max_config_bytes=MAX_CONFIG_BYTES,
+            max_identity_bytes=MAX_IDENTITY_BYTES,
         )
 
     async def orphans(self, pool: PoolKey) -> Orphans:
@@ -178,9 +197,24 @@ class KubeCluster:
         try:
             return await work
         except NotOursError as error:
-            event = EventWanted("ModelPool", pool.key.name, pool.uid, "Warning", error.reason, str(error))
-            with suppress(ClusterError):
-                await self._events.record(pool.key.namespace, event)
+            await self._warn(pool, error.reason, str(error))
+            raise
+
+    async def _warn(self, pool: StoredPool, reason: str, message: str) -> None:
+        event = EventWanted("ModelPool", pool.key.name, pool.uid, "Warning", reason, message)
+        with suppress(ClusterError):
+            await self._events.record(pool.key.namespace, event)
+
+    async def _secret(self, pool: StoredPool) -> SecretSeen:
+        """The pool's Secret. Without it no pass comes to a status: what refuses it is told as an event of the pool."""
+        try:
+            return await self._secrets.get(pool)
+        except (RefusedError, ForbiddenError) as error:
+            message = (
+                f"Secret {pool_secret_name(pool.key.name)} cannot be read or made, and without it no pod is told"
+                f" anything: {error}. Change the policy, quota or right that stands in the way"
+            )
+            await self._warn(pool, "SecretRefused", message)
             raise
 
     def _surroundings(self, pool: PoolKey) -> Surroundings:
@@ -190,9 +224,15 @@ class KubeCluster:
                 self._clock,
                 self._tasks,
                 changed=lambda: self._touch(pool),
-                restarted=self._metrics.watch_restarted,
+                restarted=self._watch_restarted,
+                mended=self._metrics.mended,
             )
         return self._around[pool]
+
+    def _watch_restarted(self, watched: str, reason: str) -> None:
+        self._metrics.watch_restarted(watched, reason)
+        if reason == PutBackError.reason and self._clock.monotonic() - self._put_back_at > PUT_BACK_SECONDS:
+            self._doubt.set()
 
     def _leave(self, pool: PoolKey) -> None:
         around = self._around.pop(pool, None)
@@ -238,7 +278,7 @@ class KubeCluster:
         while True:
             self._tried_at = self._clock.monotonic()
             try:
-                await self._list_all()
+                put_back = await self._list_all()
             except ClusterError as error:
                 if _advice(error) != said:
                     said = _advice(error)
@@ -249,11 +289,27 @@ class KubeCluster:
                 pause = min(2 * pause, LONGEST_RETRY_SECONDS)
                 continue
             pause, said = FIRST_RETRY_SECONDS, ""
+            if put_back or self._doubt.is_set():
+                self._begin_anew()
             if not self.listed.is_set():
                 self.listed.set()
                 await self._name_missing_namespaces()
             self._sweep()
-            await asyncio.sleep(RESYNC_SECONDS)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._doubt.wait(), RESYNC_SECONDS)
+
+    def _begin_anew(self) -> None:
+        """The store was put back: what is known is what was listed by now."""
+        self._doubt.clear()
+        self._put_back_at = self._clock.monotonic()
+        log.warning(
+            "the API server's versions are behind what it said before: its store was put back to an earlier state;"
+            " that is taken as it is, and all watches are begun anew",
+            extra=told("store_put_back"),
+        )
+        for namespace in {pool.namespace for pool in self.keys()}:
+            self._edited(namespace)
+        self._put_back()
 
     async def _name_missing_namespaces(self) -> None:
         """The API server lists a namespace that does not exist as an empty one. Without the right to ask: silence."""
@@ -278,15 +334,19 @@ class KubeCluster:
         for reads in (self._keys, self._secrets, self._configs):
             reads.sweep()
 
-    async def _list_all(self) -> None:
-        """Take pools and quotas at once: a pass between the two would see a pool that has no tenants."""
+    async def _list_all(self) -> bool:
+        """Take pools and quotas at once: a pass between the two would see a pool that has no tenants.
+
+        Whether they show that the store was put back.
+        """
+        self._objects.ask()
         lists = {kind: await self._list(plural) for kind, plural in PLURALS.items()}
         before = self._objects.changes
         self._heard = dict.fromkeys(PLURALS.values(), self._clock.monotonic())
-        for kind, (bodies, version) in lists.items():
-            self._objects.replace(kind, bodies, version)
+        put_back = [self._objects.replace(kind, bodies, version) for kind, (bodies, version) in lists.items()]
         if self.listed.is_set() and self._objects.changes != before:
             self._metrics.resync_found()
+        return any(put_back)
 
     async def _list(self, plural: str) -> tuple[list[Json], str]:
         """Lists of several namespaces are one list: each has what was there at its own version."""

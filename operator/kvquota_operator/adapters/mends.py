@@ -1,15 +1,15 @@
-"""Statuses that somebody else changes again and again.
+"""What the operator writes and somebody else changes.
 
-Decides when the operator and another writer fight over a status. Invariants:
+Decides what was changed by another writer, and when the operator and that one fight over it. Invariants:
 
-1. A status is foreign only where the operator has given the object another one, and that was stored.
+1. What an object has is foreign only where the operator has given it something else, and that was stored; what it may
+   have been given, by a write whose answer was lost, is not.
 2. Memory is bounded: the objects that were written longest ago are forgotten first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from kvquota_operator.ports import Clock
 
@@ -23,25 +23,37 @@ class Mends:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._given: dict[str, Mapping[str, Any]] = {}
+        self._given: dict[str, object] = {}
+        self._tried: dict[str, object] = {}
         self._times: dict[str, list[float]] = {}
 
-    def is_foreign(self, uid: str, status: Mapping[str, Any]) -> bool:
-        """Whether the object has another status than it was given."""
+    def is_foreign(self, uid: str, content: object) -> bool:
+        """Whether the object has something else than it was given; `content`: None where it is not there."""
         given = self._given.get(uid)
-        return given is not None and given != status
+        if given is None or content == given:
+            return False
+        return content is None or content != self._tried.get(uid)
 
-    def gave(self, uid: str, status: Mapping[str, Any]) -> None:
-        """The object has this status now."""
+    def tries(self, uid: str, content: object) -> None:
+        """The object is about to be given this."""
+        if uid in self._given:
+            self._tried[uid] = content
+
+    def gave(self, uid: str, content: object) -> None:
+        """The object has this now."""
         self._given.pop(uid, None)
-        self._given[uid] = status
+        self._given[uid] = content
         if len(self._given) > REMEMBERED:
-            oldest = next(iter(self._given))
-            del self._given[oldest]
-            self._times.pop(oldest, None)
+            self.forget(next(iter(self._given)))
+
+    def forget(self, uid: str) -> None:
+        """The object is of no interest any more."""
+        self._given.pop(uid, None)
+        self._tried.pop(uid, None)
+        self._times.pop(uid, None)
 
     def mended(self, uid: str) -> bool:
-        """A foreign status was written over; whether that is a fight by now."""
+        """Something foreign was written over; whether that is a fight by now."""
         now = self._clock.monotonic()
         times = [at for at in self._times.get(uid, ()) if now - at < FIGHT_SECONDS]
         self._times[uid] = [*times, now][-FIGHT_MENDS:]

@@ -16,8 +16,8 @@ _PASS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 class Vitals:
     """How the operator is at the moment; None where there is nothing to say. Ages in seconds.
 
-    `watch_ages`: by plural, since the API server last said something of the most silent watch. `certificate_until`: in
-    Unix seconds.
+    `watch_ages`: by plural, since the API server last said something of the most silent watch. `thread_stillness`:
+    since the thread that watches pools and quotas last ran. `certificate_until`: in Unix seconds.
     """
 
     leading: bool
@@ -26,6 +26,7 @@ class Vitals:
     longest_pass: float = 0.0
     oldest_report: float | None = None
     watch_ages: Mapping[str, float] = field(default_factory=dict)
+    thread_stillness: float = 0.0
     certificate_until: float | None = None
 
 
@@ -69,7 +70,7 @@ class OperatorMetrics:
         )
         self._mended = self._counter(
             "kvquota_operator_mends",
-            "Statuses that somebody else had changed and that were written over, by kind of the object.",
+            "Objects that somebody else had changed and that were put back, by kind; a status counts as its object.",
             "kind",
         )
         self._dropped = self._counter(
@@ -106,7 +107,7 @@ class OperatorMetrics:
         self._found.inc()
 
     def mended(self, kind: str) -> None:
-        """A status that somebody else had changed was written over."""
+        """What somebody else had changed of an object of this kind was written over."""
         self._mended.labels(kind).inc()
 
     def event_dropped(self) -> None:
@@ -138,6 +139,11 @@ class _Gauges(Collector):
             "kvquota_operator_oldest_report_seconds",
             "Age of the report of the pod that was silent for longest, of those that ever reported.",
             now.oldest_report,
+        )
+        yield GaugeMetricFamily(
+            "kvquota_operator_watch_thread_stillness_seconds",
+            "Time since the thread that watches pools and quotas last ran: it does every second.",
+            now.thread_stillness,
         )
         yield GaugeMetricFamily(
             "kvquota_operator_webhook_certificate_expiry_seconds",

@@ -62,9 +62,14 @@ class Objects:
         """An event says that it is gone."""
         (self._pools if kind == "ModelPool" else self._quotas).remove(body)
 
-    def replace(self, kind: Kind, bodies: Iterable[Json], version: str) -> None:
-        """Take a whole list."""
-        (self._pools if kind == "ModelPool" else self._quotas).replace(bodies, version)
+    def ask(self) -> None:
+        """Lists of pools and of quotas are about to be asked for."""
+        self._pools.ask()
+        self._quotas.ask()
+
+    def replace(self, kind: Kind, bodies: Iterable[Json], version: str) -> bool:
+        """Take a whole list. Whether it shows that the store was put back."""
+        return (self._pools if kind == "ModelPool" else self._quotas).replace(bodies, version)
 
     def _pool_replaced(self, before: StoredPool | None, after: StoredPool | None) -> None:
         if before is not None and self._by_key.get(before.key) is before:

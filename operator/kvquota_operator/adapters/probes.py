@@ -19,19 +19,22 @@ from kvquota_operator.adapters.listening import Place, serving
 from kvquota_operator.settings import Address
 
 LONGEST_STILLNESS_SECONDS: Final = 240.0  # every wait of a watch is bounded by 70 s; all of one try together are below
+LONGEST_THREAD_STILLNESS_SECONDS: Final = 60.0  # the thread of kopf hands events over, and is begun anew within seconds
 LONGEST_PASS_SECONDS: Final = 120.0  # every wait in a pass is bounded; all bounds of one pass together are below this
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
     """`longest_pass`: seconds since the oldest unfinished pass began. `stillness`: since the stillest watch did
-    anything, if only try in vain: a server that is away is no fault of this process. `ready`: set once the objects are
-    known. `webhook_ready`: set once the webhook answers; None where there is none. `certificate_until`: when the
-    certificate that it shows ends, None where it shows none; `now`: the time, both UTC.
+    anything, if only try in vain: a server that is away is no fault of this process. `thread_stillness`: since the
+    thread that watches pools and quotas last ran. `ready`: set once the objects are known. `webhook_ready`: set once
+    the webhook answers; None where there is none. `certificate_until`: when the certificate that it shows ends, None
+    where it shows none; `now`: the time, both UTC.
     """
 
     longest_pass: Callable[[], float]
     stillness: Callable[[], float]
+    thread_stillness: Callable[[], float]
     ready: asyncio.Event
     webhook_ready: asyncio.Event | None = None
     certificate_until: Callable[[], datetime | None] = lambda: None
@@ -63,6 +66,11 @@ def _application(health: Health, registry: CollectorRegistry) -> web.Application
         if stillness > LONGEST_STILLNESS_SECONDS:
             return web.Response(
                 status=503, text=f"a watch has neither heard nor tried anything for {stillness:.0f} s\n"
+            )
+        stillness = health.thread_stillness()
+        if stillness > LONGEST_THREAD_STILLNESS_SECONDS:
+            return web.Response(
+                status=503, text=f"the thread that watches pools and quotas has not run for {stillness:.0f} s\n"
             )
         return web.Response(text="ok\n")
 

@@ -57,6 +57,11 @@ class Reads(Generic[T]):
         self._store(path, value)
         return value
 
+    def known(self, path: str) -> T | None:
+        """What is kept of the object, without asking; None also where nothing is known of it."""
+        entry = self._entries.get(path)
+        return None if entry is None else entry.value
+
     def put(self, path: str, body: Json) -> None:
         """Take the object as it is in the answer to a write."""
         self._store(path, self._keep(body))

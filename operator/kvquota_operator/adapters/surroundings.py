@@ -11,11 +11,13 @@ from kvquota_api.meta import ADMIN_PORT, CONFIG_VOLUME, POOL_LABEL
 from kvquota_api.model_pool import ModelPool, PodSelector
 from kvquota_api.pod_config import PodConfig, PodRef
 from kvquota_operator.adapters.api import CORE, Api, Json, object_path
+from kvquota_operator.adapters.mends import Mends
 from kvquota_operator.adapters.watch import Collection, Mirror
 from kvquota_operator.ports import Clock, ClusterTimeoutError, ConflictError, NotOursError
 from kvquota_operator.reading.objects import StoredPool
-from kvquota_operator.reading.pods import PodRecord, query, read_pod, selects
+from kvquota_operator.reading.pods import PodRecord, left_behind, query, read_pod, selects
 from kvquota_operator.reading.sharing import Sharing
+from kvquota_operator.reading.vanished import Vanished
 from kvquota_operator.reconcile.configs import has_parts
 from kvquota_operator.reconcile.manifests import config_from_configmap, config_map, is_ours, pool_label
 from kvquota_operator.reconcile.observed import PodSeen, PoolClaim
@@ -51,7 +53,10 @@ class _Claimants:
 
 
 class Surroundings:
-    """Mirrors of one pool, kept by tasks of `tasks` until `stop`."""
+    """Mirrors of one pool, kept by tasks of `tasks` until `stop`.
+
+    `mended` is called with "ConfigMap" where a durable copy was written over that somebody else had changed or deleted.
+    """
 
     def __init__(
         self,
@@ -61,17 +66,23 @@ class Surroundings:
         *,
         changed: Callable[[], None],
         restarted: Callable[[str, str], None],
+        mended: Callable[[str], None],
     ) -> None:
         self._api = api
         self._clock = clock
         self._tasks = tasks
         self._changed = changed
         self._restarted = restarted
+        self._mended = mended
+        self._mends = Mends(clock)
         self._pods: Mirror[PodRecord] | None = None
         self._claimants = _Claimants()
         self._seen: dict[str, tuple[PodRecord, PodSeen]] = {}
         self._configs: Mirror[StoredConfig] | None = None
         self._copies: dict[tuple[str, str], StoredConfig] = {}
+        self._collected: dict[str, PodConfig] = {}  # copies that went before their pods
+        self._vanished = Vanished()
+        self._over: set[str] = set()  # pods that have ended before their copies were collected
         self._expected: dict[str, PodConfig] = {}
         self._sharing = Sharing()
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -82,7 +93,8 @@ class Surroundings:
         pods = Collection(object_path(CORE, namespace, "pods"), _selector(stored))
         configs = Collection(object_path(CORE, namespace, "configmaps"), f"{POOL_LABEL}={pool_label(stored.key.name)}")
         if pods.selector and (self._pods is None or self._pods.collection != pods):
-            self._pods = self._start("pods", pods, read_pod, self._told)
+            self._pods = self._start("pods", pods, read_pod, self._pod_replaced, ended=self._pod_ended)
+            self._collected.clear()
         if self._configs is None:
             self._configs = self._start("configmaps", configs, self._read_config, self._config_replaced)
 
@@ -93,7 +105,8 @@ class Surroundings:
         self._running.clear()
 
     def pods(self, stored: StoredPool, pools: Iterable[StoredPool]) -> tuple[PodSeen, ...]:
-        """The pods, each with the other pools of the namespace that select it too."""
+        """The pods, each with the other pools of the namespace that select it too; also those that may work on though
+        their objects are gone."""
         if self._pods is None:
             return ()
         others = [
@@ -103,9 +116,20 @@ class Surroundings:
         claimants = _Claimants(tuple((pool.spec.selector, pool_claim(key, pool)) for key, pool in others), port)
         if claimants != self._claimants:
             self._claimants, self._seen = claimants, {}
-        records = self._pods.items
+        there = self._pods.items
+        self._find_left(self._pods)
+        self._vanished.sweep(self._clock.monotonic(), there)
+        records = {**there, **self._vanished.records}
         self._seen = {uid: self._seen_again(uid, record) for uid, record in records.items()}
         return tuple(seen for _, seen in self._seen.values())
+
+    def _find_left(self, pods: Mirror[PodRecord]) -> None:
+        """As long as a pod is there, wherever its labels have taken it, the copy that it owns is too."""
+        known = self._vanished.records
+        for (uid, name), copy in self._copies.items():
+            if not (pods.shelf.knows(uid) or uid in known or uid in self._over) and copy.config is not None:
+                record = left_behind(copy.config, name)
+                self._vanished.keep(record, copy.config, self._clock.monotonic(), stored=True)
 
     def _seen_again(self, uid: str, record: PodRecord) -> tuple[PodRecord, PodSeen]:
         """To ask every other pool about every pod in every pass would cost more than the rest of the look."""
@@ -114,11 +138,30 @@ class Surroundings:
 
     def configs(self) -> dict[str, PodConfig]:
         """The durable copies that can be read, by the uid of their pod: of two, the one that the pod mounts."""
-        return {
+        stored = {
             pod: copy.config
             for (pod, name), copy in self._copies.items()
             if copy.config is not None and name == (self._mounted(pod) or name)
         }
+        return {**{copy.pod.uid: copy for copy in self._vanished.copies()}, **stored}
+
+    def _pod_replaced(self, before: PodRecord | None, after: PodRecord | None) -> None:
+        if before is not None and after is None:
+            self._mends.forget(before.seen.uid)
+            self._collected.pop(before.seen.uid, None)
+            if self._has_copy(before.seen.uid) and before.seen.uid not in self._vanished.records:
+                self._over.add(before.seen.uid)
+        if after is not None:
+            self._over.discard(after.seen.uid)
+        self._told(before, after)
+
+    def _pod_ended(self, record: PodRecord) -> None:
+        if record.may_run:
+            uid, copies = record.seen.uid, {**self._collected, **self.configs()}
+            self._vanished.keep(record, copies.get(uid), self._clock.monotonic(), stored=self._has_copy(uid))
+
+    def _has_copy(self, pod: str) -> bool:
+        return any(owner == pod for owner, _ in self._copies)
 
     async def apply_config(self, config: PodConfig) -> None:
         """Store a durable copy, unless somebody else has an object of its name. Raises ClusterError.
@@ -129,14 +172,19 @@ class Surroundings:
         name = body["metadata"]["name"]
         collection = object_path(CORE, config.pod.namespace, "configmaps")
         path = f"{collection}/{name}"
-        self._expected[config.pod.uid] = config
         known = self._copies.get((config.pod.uid, name))
+        foreign = self._mends.is_foreign(config.pod.uid, None if known is None else known.config)
+        self._expected[config.pod.uid] = config
+        self._mends.tries(config.pod.uid, config)
         if known is None:
             answer = await self._create(collection, path, config, body)
         else:
             answer = await self._api.apply(path, _over(body, known.version))
         if self._configs is not None:
             self._configs.shelf.put(answer)
+        self._mends.gave(config.pod.uid, config)
+        if foreign:
+            self._mended("ConfigMap")
 
     def _mounted(self, pod: str) -> str | None:
         record = None if self._pods is None else self._pods.items.get(pod)
@@ -165,8 +213,15 @@ class Surroundings:
             self._copies.pop((before.pod, before.name), None)
             if after is None:
                 self._expected.pop(before.pod, None)
+                self._over.discard(before.pod)
+                self._vanished.collected(before.pod, self._clock.monotonic())
+                if before.config is not None and self._pods is not None and before.pod in self._pods.items:
+                    self._collected[before.pod] = before.config
         if after is not None:
             self._copies[after.pod, after.name] = after
+            self._collected.pop(after.pod, None)
+            if after.config is not None:
+                self._vanished.follow(after.config)
         if after is None or not self._is_echo(after):
             self._told(before, after)
 
@@ -199,6 +254,7 @@ class Surroundings:
         collection: Collection,
         parse: Callable[[Json], T | None],
         replaced: Callable[[T | None, T | None], None],
+        ended: Callable[[T], None] | None = None,
     ) -> Mirror[T]:
         if what in self._running:
             self._running.pop(what).cancel()
@@ -209,6 +265,7 @@ class Surroundings:
             parse=parse,
             replaced=replaced,
             restarted=lambda reason: self._restarted(what, reason),
+            ended=ended,
         )
         self._running[what] = self._tasks.create_task(mirror.run(), name=f"watch {collection.path}")
         return mirror

@@ -7,7 +7,9 @@ List, then watch from there. Invariants:
    list; else from the last resourceVersion that was seen, bookmarks included.
 3. Waits between failures grow only while nothing is heard: a connection that is cut again and again, and says something
    each time, is back at once.
-4. An answer to our own write and its late event do no harm (`kvquota_operator.adapters.shelf`).
+4. Before it goes on from a version, the server is asked for its own. Where that is behind, its store was put back, and
+   a list takes the place of all that is known: from a version that is not there yet nothing would be told.
+5. An answer to our own write and its late event do no harm (`kvquota_operator.adapters.shelf`).
 """
 
 from __future__ import annotations
@@ -20,9 +22,17 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from kvquota_operator.adapters.api import Api, Json
-from kvquota_operator.adapters.shelf import Shelf
+from kvquota_operator.adapters.shelf import Shelf, number
 from kvquota_operator.logs import told
-from kvquota_operator.ports import Clock, ClusterError, ClusterTimeoutError, ExpiredError, ThrottledError, VanishedError
+from kvquota_operator.ports import (
+    Clock,
+    ClusterError,
+    ClusterTimeoutError,
+    ExpiredError,
+    PutBackError,
+    ThrottledError,
+    VanishedError,
+)
 
 FIRST_RETRY_SECONDS: Final = 0.2
 LONGEST_RETRY_SECONDS: Final = 15.0  # how late a watch is back, at worst, after the API server is
@@ -44,6 +54,7 @@ class Mirror(Generic[T]):
     """`parse` gives what is kept of an object, or None where it is of no interest.
 
     `replaced` is called with what was and what is, also where these are equal; and with nothing after the first list.
+    `ended`: as of `kvquota_operator.adapters.shelf`.
     `heard_at`: when the API server last said something of the collection, if only that it is still there; before that,
     when the mirror was made. `tried_at`: when it was last asked.
     """
@@ -57,10 +68,11 @@ class Mirror(Generic[T]):
         parse: Callable[[Json], T | None],
         replaced: Callable[[T | None, T | None], None],
         restarted: Callable[[str], None] = lambda _: None,
+        ended: Callable[[T], None] | None = None,
     ) -> None:
         self.collection = collection
         self.listed = asyncio.Event()
-        self.shelf: Shelf[T] = Shelf(parse, replaced)
+        self.shelf: Shelf[T] = Shelf(parse, replaced, ended)
         self.heard_at = self.tried_at = clock.monotonic()
         self._api = api
         self._clock = clock
@@ -80,7 +92,9 @@ class Mirror(Generic[T]):
         while True:
             self.tried_at = self._clock.monotonic()
             try:
-                if not self._version:
+                if self._version:
+                    await self._compare()
+                else:
                     await self._list()
                 await self._follow()
             except ClusterError as error:
@@ -117,7 +131,14 @@ class Mirror(Generic[T]):
         silence = isinstance(error, ClusterTimeoutError) and self._failures == 1
         return logging.INFO if silence else logging.WARNING
 
+    async def _compare(self) -> None:
+        """Raises PutBackError where the server is not as far as the watch was."""
+        version = await self._api.version_of(self.collection.path, self.collection.selector)
+        if number(version) < number(self._version):
+            raise PutBackError(f"its version is {version} after {self._version}: its store was put back")
+
     async def _list(self) -> None:
+        self.shelf.ask()
         found, version = await self._api.list(self.collection.path, self.collection.selector)
         self.heard_at = self._clock.monotonic()
         self.shelf.replace(found, version)

@@ -32,16 +32,18 @@ from kvquota_operator.injection.asking import asks, labels_of, selecting
 from kvquota_operator.injection.injecting import inject
 from kvquota_operator.injection.outcomes import Allowed, Outcome, Refused, SidecarImage, Target
 from kvquota_operator.injection.planned import keeps_last_plan, target_of
+from kvquota_operator.injection.waiting import is_new, not_yet
 from kvquota_operator.logs import told
 from kvquota_operator.ports import Clock, ClusterError
 from kvquota_operator.reading.objects import StoredPool, read_model_config, read_pool
-from kvquota_operator.reconcile.manifests import config_from_configmap, pool_label
+from kvquota_operator.reconcile.manifests import config_from_configmap, pool_label, pool_secret_name
 from kvquota_operator.reconcile.observed import InvalidSeen
 from kvquota_operator.settings import Address
 from kvquota_operator.webhook_settings import WebhookSettings
 
 PATH: Final = "/inject"
 MAX_BODY_BYTES: Final = 4 * 2**20  # an API server takes 3 MiB, and a pod is in a review once
+CANNOT_READ_SECONDS: Final = 1  # until a pod is tried again whose pool could not be read
 REVIEWS_AT_ONCE: Final = 8  # a body takes up to 25 times its bytes while it is decided on
 DECIDING_SECONDS: Final = 4.0  # from the first byte to the answer: the API server waits for 5
 READ_SECONDS: Final = 2.0  # for the config of a model, which may be as large as a ConfigMap
@@ -54,8 +56,9 @@ log = logging.getLogger(__name__)
 class Injector:
     """Decides about pods by what the API server has at that moment."""
 
-    def __init__(self, api: Api, image: SidecarImage) -> None:
+    def __init__(self, api: Api, clock: Clock, image: SidecarImage) -> None:
         self._api = api
+        self._clock = clock
         self._image = image
 
     async def decide(self, review: Review) -> Outcome:
@@ -69,6 +72,8 @@ class Injector:
         if isinstance(first.pool, InvalidSeen):
             return Refused(f"ModelPool {first.key.name} selects the pod and cannot be read: {first.pool.message}")
         outcome = inject(review.pod, await self._target(first.pool, first.status), self._image, review.config_map)
+        if isinstance(outcome, Allowed) and await self._lacks_secret(first.pool):
+            return not_yet(first.pool)
         if isinstance(outcome, Allowed) and others:
             conflict = f"ModelPool {others[0].key.name} selects the pod too: the older {first.key.name} governs it"
             return Allowed(outcome.pod, (*outcome.warnings, conflict))
@@ -95,6 +100,13 @@ class Injector:
             if any_valid is None and found.kv is not None:
                 any_valid = found
         return any_valid or target
+
+    async def _lacks_secret(self, pool: ModelPool) -> bool:
+        """Of a pool that is not new nobody asks."""
+        if not is_new(pool, self._clock.now()):
+            return False
+        path = object_path(CORE, pool.metadata.namespace, "secrets", pool_secret_name(pool.metadata.name))
+        return await find(self._api.get(path)) is None
 
     async def _model_config(self, pool: ModelPool) -> Mapping[str, Any] | None:
         ref = pool.spec.model.config.config_map_ref
@@ -153,7 +165,8 @@ class Webhook:
         try:
             outcome = await self._injector.decide(review)
         except ClusterError as error:
-            outcome = Refused(f"the pod's ModelPool cannot be read now ({error}): try again in a moment")
+            why = f"the pod's ModelPool cannot be read now ({error}): try again in a moment"
+            outcome = Refused(why, CANNOT_READ_SECONDS)
         _note(review, outcome)
         return web.json_response(answer(review, outcome))
 
@@ -165,7 +178,7 @@ def webhook_of(settings: WebhookSettings, api: Api, clock: Clock) -> Webhook:
         certificates = OwnCertificates(api, clock, settings.service, settings.listen.host)
     else:
         certificates = FolderCertificates(settings.certificates)
-    return Webhook(Injector(api, settings.image), certificates, settings.listen)
+    return Webhook(Injector(api, clock, settings.image), certificates, settings.listen)
 
 
 def _configs(bodies: Iterable[Json]) -> list[PodConfig]:

@@ -6,12 +6,16 @@ over the process's signals, neither of which is its business where the operator 
 kopf tries again after errors of the server and of the connection, and after 403 and 429. Every other refusal of a
 watch ends it (401 for a token that is still the same, 404, 409, 410, 422), and so does an answer that it cannot read.
 None of this is a reason for the operator to end: it leads, and has watches of its own for everything else.
+
+What kopf cannot end by itself is a thread that hangs. So a task of its loop says every second that the loop runs, and
+the probe asks when it last did.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -20,7 +24,7 @@ import kopf
 from kvquota_operator.handlers.apart import apart
 from kvquota_operator.handlers.events import HandlerDeps, register
 from kvquota_operator.handlers.restarting import LASTING_SECONDS, doubling, restarting
-from kvquota_operator.ports import Clock, ForbiddenError, NotServedError
+from kvquota_operator.ports import Clock, ForbiddenError, NotServedError, PutBackError
 
 INACTIVITY_SECONDS: Final = 70.0
 FIRST_BACKOFF_SECONDS: Final = 1.0
@@ -29,6 +33,7 @@ ENDING_SECONDS: Final = 3.0  # kopf gives its watchers 2 s
 CLOSING_SECONDS: Final = 0.1  # a closed TLS connection still exchanges its last messages, for which the loop must run
 UNWATCHED_SECONDS: Final = LASTING_SECONDS  # so that an API server that is away all the time is nothing to give up for
 STOP_SECONDS: Final = 15.0  # more than all of this together
+BEAT_SECONDS: Final = 1.0
 WATCHER: Final = "watcher for "  # how kopf names the task of one watch
 
 
@@ -78,9 +83,22 @@ class Framework:
         self._deps = deps
         self._clock = clock
         self._restarted = restarted
+        self._beaten_at: float | None = None
+        self._end_life: Callable[[], object] | None = None
+
+    def begin_anew(self) -> None:
+        """The API server's store was put back: kopf would wait for versions that may never come, so it is to list."""
+        if self._end_life is not None:
+            with suppress(RuntimeError):  # it has just ended by itself: its loop is closed
+                self._end_life()
+
+    def stillness(self) -> float:
+        """Seconds since the loop of kopf last ran, its life before the next one included; 0 until `run`."""
+        return 0.0 if self._beaten_at is None else self._clock.monotonic() - self._beaten_at
 
     async def run(self, ready: asyncio.Event) -> None:
         """Run until cancelled; sets `ready` when the watches start for the first time. Raises WatchingEndedError."""
+        self._beaten_at = self._clock.monotonic()
         work = partial(self._kopf, asyncio.get_running_loop(), ready)
         await restarting(partial(apart, work, stop_seconds=STOP_SECONDS), self._clock, restarted=self._restarted)
 
@@ -101,13 +119,28 @@ class Framework:
         )
         telling = asyncio.create_task(_tell(started, home, ready))
         looking = asyncio.create_task(_look(2 * max(1, len(set(self._namespaces)))))
-        ended, _ = await asyncio.wait([*tasks, looking], return_when=asyncio.FIRST_COMPLETED)
-        await _end([*tasks, telling, looking])
+        beating = asyncio.create_task(self._beat())
+        outliving = asyncio.create_task(self._outlive())
+        ended, _ = await asyncio.wait([*tasks, looking, outliving], return_when=asyncio.FIRST_COMPLETED)
+        await _end([*tasks, telling, looking, beating, outliving])
         try:
             for task in ended:
                 task.result()
         except kopf.LoginError as error:
             raise ForbiddenError("401: the API server refuses the token, which is read anew for every try") from error
+
+    async def _outlive(self) -> None:
+        """Raises PutBackError once this life is of no use."""
+        over = asyncio.Event()
+        self._end_life = partial(asyncio.get_running_loop().call_soon_threadsafe, over.set)
+        await over.wait()
+        raise PutBackError("the API server's store was put back to an earlier state")
+
+    async def _beat(self) -> None:
+        """In the loop of kopf: as long as it runs, so does this."""
+        while True:
+            self._beaten_at = self._clock.monotonic()
+            await asyncio.sleep(BEAT_SECONDS)
 
 
 def _unheard(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ Decides how an outcome is said to the API server. Pure. Invariants:
 
 1. The answer carries the uid of the question, whatever the outcome.
 2. A pod that is not changed has no patch.
+3. What passes by itself is refused in the words by which the clients of Kubernetes wait and try again (ten times).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from kvquota_operator.injection.patching import patch
 API_VERSION: Final = "admission.k8s.io/v1"
 MAX_WARNING: Final = 250  # characters; longer ones are cut by the API server, and may push out others
 REFUSED_STATUS: Final = 422  # the pod is understood, and cannot be as it is
+NOT_YET_STATUS: Final = 429  # it can be in a moment; as Kubernetes answers to an eviction that has to wait
 
 
 class ReviewError(ValueError):
@@ -57,7 +59,7 @@ def answer(review: Review, outcome: Outcome) -> dict[str, Any]:
     """The AdmissionReview that is sent back."""
     response: dict[str, Any] = {"uid": review.uid, "allowed": not isinstance(outcome, Refused)}
     if isinstance(outcome, Refused):
-        response["status"] = {"code": REFUSED_STATUS, "reason": "Invalid", "message": outcome.message}
+        response["status"] = _status(outcome)
         return _review(response)
     operations = list(patch(review.pod, outcome.pod))
     if operations:
@@ -65,6 +67,13 @@ def answer(review: Review, outcome: Outcome) -> dict[str, Any]:
     if outcome.warnings:
         response["warnings"] = [warning[:MAX_WARNING] for warning in outcome.warnings]
     return _review(response)
+
+
+def _status(refused: Refused) -> dict[str, Any]:
+    if refused.retry_seconds is None:
+        return {"code": REFUSED_STATUS, "reason": "Invalid", "message": refused.message}
+    details = {"retryAfterSeconds": refused.retry_seconds}
+    return {"code": NOT_YET_STATUS, "reason": "TooManyRequests", "message": refused.message, "details": details}
 
 
 def _review(response: dict[str, Any]) -> dict[str, Any]:

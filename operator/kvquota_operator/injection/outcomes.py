@@ -40,9 +40,11 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The pod is not admitted; `message` says why and what to do."""
+    """The pod is not admitted; `message` says why and what to do. `retry_seconds`: when it will be, by itself; clients
+    that know how to wait try again then. None: it has to be changed."""
 
     message: str
+    retry_seconds: int | None = None
 
 
 Outcome = Allowed | Refused

@@ -13,16 +13,16 @@ It does not know how old a report is, nor whether it is true.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from kvquota_api.amounts import Blocks
 
 ZERO: Final = Blocks(0)
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(msgspec.Struct, frozen=True, gc=False):
     """One tenant on one pod. `blocks`, `sequences`: held now.
 
     In the last ten minutes: `refused_blocks`, `refused_sequences`: requests that its part had too few of them for;

@@ -38,7 +38,8 @@ class Measure(NamedTuple):
 
     def units(self, blocks: int) -> int:
         """More than the limit is as much as any other amount that is more."""
-        return min(blocks * self.rate, self.total + 1)
+        units = blocks * self.rate
+        return units if units <= self.total else self.total + 1
 
     def blocks(self, units: int) -> Blocks:
         """Whole blocks, rounded down."""

@@ -51,7 +51,7 @@ class Place(NamedTuple):
 
     @property
     def has(self) -> int:
-        return min(self.given, self.room)
+        return self.given if self.given < self.room else self.room
 
     @property
     def owes(self) -> int:
@@ -85,18 +85,34 @@ class _View(NamedTuple):
 
 def targets(total: int, served: int, places: Sequence[Place]) -> tuple[int, ...]:
     """The parts to aim at, in the order of `places`; `served` of them have room (1 or more)."""
-    whole = min(total, sum(place.room for place in places))
+    whole = min(total, sum([place.room for place in places]))
+    at_rest = _at_rest(whole, whole // served, places)
+    if at_rest is not None:
+        return at_rest
     view = _view(places, whole // served)
     spare = whole - sum(view.has)
     if spare < 0:
         return filled(whole, (view.floors, view.wants, view.most))
-    free = total - sum(place.held for place in places)
-    due = min(spare, max(0, free) + sum(place.owes for place in places))
+    free = total - sum([place.held for place in places])
+    due = min(spare, max(0, free) + sum([place.owes for place in places]))
     raised = _raised(places, view, due, whole)
     if free < 0:
         return raised
     lowered = _lowered(places, view, due)
     return tuple(low if low < has else high for has, low, high in zip(view.has, lowered, raised, strict=True))
+
+
+def _at_rest(whole: int, equal: int, places: Sequence[Place]) -> tuple[int, ...] | None:
+    """What each has, where that is all there is, and nobody is below its floor or asks for more: as nearly always."""
+    step, floor, found = max(1, equal // STEP), equal // FLOOR, []
+    for room, _, given, least, uses, asks in places:
+        has = given if given < room else room
+        if has < equal and has < room and (has < floor or has < least):
+            return None
+        if asks >= has + step <= room and uses is not None and uses + (least if least > step else step) > has:
+            return None
+        found.append(has)
+    return tuple(found) if sum(found) == whole else None
 
 
 def _view(places: Sequence[Place], equal: int) -> _View:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import NamedTuple
 
 import msgspec
@@ -33,13 +34,13 @@ from kvquota_api.pod_config import KvPlan, TenantShare
 from kvquota_operator.planning.blocks import blocks_of
 from kvquota_operator.planning.demand import NO_DEMAND, Demand
 from kvquota_operator.planning.effective import EffectiveQuota
-from kvquota_operator.planning.exchange import Exchange, Measure, exchange_of
+from kvquota_operator.planning.exchange import Measure, exchange_of
 from kvquota_operator.planning.following import Place, targets
 from kvquota_operator.planning.guarantees import given_softs, guarantee_limit
 from kvquota_operator.planning.holding import NO_HOLDINGS, Holdings
 from kvquota_operator.planning.moving import Part, moved
 from kvquota_operator.planning.spreading import pods_served
-from kvquota_operator.planning.stakes import Stake
+from kvquota_operator.planning.stakes import Stake, Terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,37 @@ class _Ceiling(NamedTuple):
     whole: Blocks | None = None
 
 
+class _Kind(NamedTuple):
+    """What a quota asks for is the same on all pods of one size and plan."""
+
+    usable: Blocks
+    kv: KvPlan
+
+
+@dataclass(frozen=True, slots=True)
+class _Pods:
+    """`rooms`: those to divide, then those that are leaving; `leaving`: how many these are. `kinds` of all of them, and
+    `kind`: of each its place in `kinds`. `first`: none has run yet."""
+
+    rooms: Sequence[PodRoom]
+    leaving: int
+    kinds: Sequence[_Kind]
+    kind: Sequence[int]
+    first: bool
+
+    @classmethod
+    def of(cls, rooms: Sequence[PodRoom], leaving: Sequence[PodRoom]) -> _Pods:
+        places: dict[_Kind, int] = {}
+        kind = [places.setdefault(_Kind(room.usable, room.kv), len(places)) for room in (*rooms, *leaving)]
+        first = not any(room.has_run for room in rooms)
+        return cls((*rooms, *leaving), len(leaving), tuple(places), kind, first)
+
+    @property
+    def divided(self) -> int:
+        """How many of `rooms` are to divide."""
+        return len(self.rooms) - self.leaving
+
+
 def grant_shares(
     quotas: Sequence[EffectiveQuota],
     rooms: Sequence[PodRoom],
@@ -103,20 +135,24 @@ def grant_shares(
 
     Quotas and kept shares are of different tenants. `leaving`: pods that get nothing new and still hold what they have.
     """
-    ceilings = [_ceilings(quota, rooms, leaving) for quota in quotas]
-    found: dict[tuple[PodRoom, tuple[_Ceiling, ...]], Division] = {}
-    pods = [(room, tuple(each[place] for each in ceilings)) for place, room in enumerate(rooms)]
-    for pod in pods:
-        if pod not in found:
-            found[pod] = _divide(*pod, quotas, shed_enter_percent)
-    return tuple(found[pod] for pod in pods)
+    pods = _Pods.of(rooms, leaving)
+    ceilings = [_ceilings(quota, pods) for quota in quotas]
+    found: dict[tuple[int, tuple[TenantShare, ...], tuple[_Ceiling, ...]], Division] = {}
+    divisions = []
+    by_pod = zip(*ceilings, strict=False) if ceilings else repeat(())
+    for room, kind, met in zip(rooms, pods.kind, by_pod, strict=False):
+        alike = kind, room.kept, met
+        if alike not in found:
+            found[alike] = _divide(room, met, quotas, shed_enter_percent)
+        divisions.append(found[alike])
+    return tuple(divisions)
 
 
-def _ceilings(quota: EffectiveQuota, rooms: Sequence[PodRoom], leaving: Sequence[PodRoom]) -> Sequence[_Ceiling]:
+def _ceilings(quota: EffectiveQuota, pods: _Pods) -> Sequence[_Ceiling]:
     if quota.scope == "Pool":
-        return _spread(quota, rooms, leaving)
-    by_size = {size: _ceiling(quota, *size) for size in {(room.usable, room.kv) for room in rooms}}
-    return [by_size[room.usable, room.kv] for room in rooms]
+        return _spread(quota, pods)
+    by_kind = [_ceiling(quota, *kind) for kind in pods.kinds]
+    return [by_kind[kind] for kind in pods.kind]
 
 
 def _ceiling(quota: EffectiveQuota, usable: Blocks, kv: KvPlan) -> _Ceiling:
@@ -124,68 +160,81 @@ def _ceiling(quota: EffectiveQuota, usable: Blocks, kv: KvPlan) -> _Ceiling:
     return _Ceiling(asked, Blocks(min(asked, usable)), quota.max_concurrent_requests)
 
 
-def _spread(quota: EffectiveQuota, rooms: Sequence[PodRoom], leaving: Sequence[PodRoom]) -> Sequence[_Ceiling]:
-    """The ceiling on each of `rooms`: what it should have in the end, as far as the others have let go of it."""
-    exchange, stakes = _stakes(quota, rooms, leaving)
-    total, least = exchange.total, _least(quota, exchange)
-    served = _served(quota, total, least, stakes[: len(rooms)])
+def _spread(quota: EffectiveQuota, pods: _Pods) -> Sequence[_Ceiling]:
+    """The ceiling on each of the pods to divide: what it should have in the end, as far as the others have let go."""
+    total, terms, stakes = _stakes(quota, pods)
+    least = max(each.measure.units(each.longest) for each in terms)
+    served = _served(quota, total, least, stakes[: pods.divided])
     hards = _moved(total, least, served, [each.units(least) for each in stakes])
     limit = quota.max_concurrent_requests
     sequences = None if limit is None else _moved(limit, 1, served, [each.sequences(limit) for each in stakes])
     asked = _asked(total, served, stakes)
-    return [
-        _part(stakes[place].measure, asked[place], hards[place], None if sequences is None else sequences[place])
-        for place in range(len(rooms))
-    ]
+    return _parts(stakes[: pods.divided], asked, hards, [None] * len(stakes) if sequences is None else sequences)
 
 
-def _stakes(
-    quota: EffectiveQuota, rooms: Sequence[PodRoom], leaving: Sequence[PodRoom]
-) -> tuple[Exchange, list[Stake]]:
+def _stakes(quota: EffectiveQuota, pods: _Pods) -> tuple[int, Sequence[Terms], Sequence[Stake]]:
     """The limit over all pods, in a unit that they have in common, and what each may hold of it."""
-    first, pods = not any(room.has_run for room in rooms), (*rooms, *leaving)
-    claims = [(room, room.holdings.of(quota.tenant), room.has_run or first) for room in pods]
-    counted = [(room.kv, room.usable) for room, holding, grows in claims if grows or holding.blocks > 0]
-    exchange = exchange_of(quota.hard, counted, {room.kv for room in pods})
-    longest = {kv: longest_request(quota.max_context_tokens, kv) for kv in exchange.measures}
-    softs = {size: _soft_asked(quota, *size) for size in {(room.usable, room.kv) for room in pods}}
-    return exchange, [
-        Stake(
-            usable=room.usable,
-            holding=holding,
-            grows=grows,
-            demand=None if room.demands is None else room.demands.get(quota.tenant, NO_DEMAND),
-            soft=softs[room.usable, room.kv],
-            longest=longest[room.kv],
-            measure=exchange.measures[room.kv],
-        )
-        for room, holding, grows in claims
-    ]
+    holdings = [room.holdings.of(quota.tenant) for room in pods.rooms]
+    grows = [room.has_run or pods.first for room in pods.rooms]
+    counted = [0] * len(pods.kinds)
+    for kind, holding, may in zip(pods.kind, holdings, grows, strict=True):
+        if may or holding.blocks:
+            counted[kind] += pods.kinds[kind].usable
+    total, terms = _terms(quota, pods.kinds, counted)
+    stakes = []
+    for room, kind, holding, may in zip(pods.rooms, pods.kind, holdings, grows, strict=True):
+        demand = None if room.demands is None else room.demands.get(quota.tenant, NO_DEMAND)
+        stakes.append(Stake(terms[kind], holding, may, demand))
+    return total, terms, stakes
 
 
-def _least(quota: EffectiveQuota, exchange: Exchange) -> int:
-    """Units of the tenant's longest request, where it takes most."""
-    return max(
-        measure.units(longest_request(quota.max_context_tokens, kv)) for kv, measure in exchange.measures.items()
-    )
+def _terms(quota: EffectiveQuota, kinds: Sequence[_Kind], counted: Sequence[int]) -> tuple[int, Sequence[Terms]]:
+    """The limit, and what holds for each of `kinds`; `counted`: U of all pods of each kind that count."""
+    sizes = [(kind.kv, Blocks(usable)) for kind, usable in zip(kinds, counted, strict=True)]
+    exchange = exchange_of(quota.hard, sizes, {kind.kv for kind in kinds})
+    found = []
+    for usable, kv in kinds:
+        measure, longest = exchange.measures[kv], longest_request(quota.max_context_tokens, kv)
+        room, soft = measure.units(usable), measure.units(_soft_asked(quota, usable, kv))
+        found.append(Terms(usable=usable, longest=longest, measure=measure, room=room, soft=soft))
+    return exchange.total, found
 
 
-def _served(quota: EffectiveQuota, total: int, least: int, stakes: Sequence[Stake]) -> list[int]:
+def _served(quota: EffectiveQuota, total: int, least: int, stakes: Sequence[Stake]) -> Sequence[int]:
     """The places of the pods that should have a part."""
     open_pods = [place for place, stake in enumerate(stakes) if stake.counts]
     served = pods_served(total, least, len(open_pods))
     if quota.max_concurrent_requests is not None:
         served = min(served, quota.max_concurrent_requests)
+    if served >= len(open_pods):
+        return open_pods
     in_turn = sorted(open_pods, key=lambda place: stakes[place].turn)
     return sorted(in_turn[:served])
 
 
 def _moved(total: int, least: int, served: Sequence[int], places: Sequence[Place]) -> Sequence[int]:
     """Of each pod the part to set now; those that are not served have none in the end."""
-    chosen = set(served)
-    places = [each if place in chosen else each._replace(room=0) for place, each in enumerate(places)]
+    if len(served) < len(places):
+        chosen = set(served)
+        places = [each if place in chosen else each._replace(room=0) for place, each in enumerate(places)]
     aims = targets(total, len(served), places)
+    if aims == tuple([each.held for each in places]):
+        return aims
     return moved([Part(aim, each.held, each.given) for aim, each in zip(aims, places, strict=True)], total, least)
+
+
+def _parts(
+    stakes: Sequence[Stake], asked: Sequence[int], hards: Sequence[int], sequences: Sequence[int | None]
+) -> Sequence[_Ceiling]:
+    """`asked` and `hards` in units. Many pods have the same, and then the same ceiling."""
+    made: dict[tuple[Measure, int, int, int | None], _Ceiling] = {}
+    found = []
+    for stake, wanted, hard, running in zip(stakes, asked, hards, sequences, strict=False):
+        part = stake.terms.measure, wanted, hard, running
+        if part not in made:
+            made[part] = _part(*part)
+        found.append(made[part])
+    return found
 
 
 def _part(measure: Measure, asked: int, hard: int, sequences: int | None) -> _Ceiling:

@@ -55,7 +55,8 @@ class Holdings:
     any_tenant: Holding = NOTHING
 
     def of(self, tenant: str) -> Holding:
-        return self.known.get(tenant, NOTHING).or_more(self.any_tenant)
+        known = self.known.get(tenant, NOTHING)
+        return known if self.any_tenant is NOTHING else known.or_more(self.any_tenant)
 
 
 NO_HOLDINGS: Final = Holdings()

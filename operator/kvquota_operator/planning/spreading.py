@@ -42,7 +42,7 @@ def _leveled(total: int, lows: Sequence[int], highs: Sequence[int]) -> tuple[int
     """All as near to one level as their bounds allow; `total` is between the sums of those."""
 
     def parts(level: int) -> list[int]:
-        return [min(max(level, low), high) for low, high in zip(lows, highs, strict=True)]
+        return [low if level < low else high if level > high else level for low, high in zip(lows, highs, strict=True)]
 
     level, above = 0, max(highs) + 1  # the highest level whose parts sum to at most the total lies from here to there
     while above - level > 1:

@@ -8,12 +8,13 @@ Invariants:
 1. A pod that never ran has room for no more than it may hold already.
 2. Less than the tenant's longest request, or than its guarantee on the pod, is of no use there.
 
-It does not know the other pods.
+It does not know the other pods. A pass asks it of every tenant on every pod, so what is the same on many pods is in
+`Terms`.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 from kvquota_api.amounts import Blocks
 from kvquota_operator.planning.demand import Demand
@@ -22,20 +23,30 @@ from kvquota_operator.planning.following import Place
 from kvquota_operator.planning.holding import Holding
 
 
-class Stake(NamedTuple):
-    """One tenant on one pod: what it may hold there already, and whether it may get more than that.
+class Terms(msgspec.Struct, frozen=True):
+    """What holds for one tenant on all pods of one plan and one size.
 
-    `demand`: what it asks for there, None where nobody knows. `soft`: its guarantee there. `measure`: how the pod's
-    plan measures the limit; `longest`: blocks of its longest request.
+    `measure`: how their plan measures the limit; `longest`: blocks of the tenant's longest request. In units of the
+    limit, `room` is U, and `soft` the guarantee on each of them.
     """
 
     usable: Blocks
+    longest: Blocks
+    measure: Measure
+    room: int
+    soft: int
+
+
+class Stake(msgspec.Struct, frozen=True, gc=False):
+    """One tenant on one pod: what it may hold there already, and whether it may get more than that.
+
+    `demand`: what it asks for there, None where nobody knows.
+    """
+
+    terms: Terms
     holding: Holding
     grows: bool
     demand: Demand | None
-    soft: Blocks
-    longest: Blocks
-    measure: Measure
 
     @property
     def counts(self) -> bool:
@@ -53,26 +64,22 @@ class Stake(NamedTuple):
 
     def units(self, least: int) -> Place:
         """Its blocks, in units of the limit; fewer than `least` units are of no use on any pod."""
-        units, demand, holding = self.measure.units, self.demand, self.holding
-        return Place(
-            room=units(self._room(self.usable, holding.blocks)),
-            held=units(holding.blocks),
-            given=units(holding.given_blocks),
-            least=max(least, units(self.soft)),
-            uses=None if demand is None else units(demand.blocks),
-            asks=0 if demand is None else units(demand.asks_blocks(self.longest)),
-        )
+        terms, demand, holding = self.terms, self.demand, self.holding
+        units, blocks, part = terms.measure.units, holding.blocks, holding.given_blocks
+        held = units(blocks)
+        room = terms.room if self.grows else units(min(terms.usable, blocks))
+        given = held if part == blocks else units(part)
+        least = least if least > terms.soft else terms.soft
+        if demand is None:
+            return Place(room, held, given, least, None, 0)
+        asks = units(demand.asks_blocks(terms.longest)) if demand.refused_blocks else 0
+        return Place(room, held, given, least, units(demand.blocks), asks)
 
     def sequences(self, limit: int) -> Place:
-        demand, holding = self.demand, self.holding
-        return Place(
-            room=self._room(limit, holding.sequences),
-            held=holding.sequences,
-            given=holding.given_sequences,
-            least=1,
-            uses=None if demand is None else demand.sequences,
-            asks=0 if demand is None else demand.asks_sequences(),
-        )
-
-    def _room(self, most: int, held: int) -> int:
-        return most if self.grows else min(most, held)
+        """Its sequences, of `limit` on all pods."""
+        demand, held, given = self.demand, self.holding.sequences, self.holding.given_sequences
+        room = limit if self.grows else min(limit, held)
+        if demand is None:
+            return Place(room, held, given, 1, None, 0)
+        asks = demand.asks_sequences() if demand.refused_sequences else 0
+        return Place(room, held, given, 1, demand.sequences, asks)

@@ -11,16 +11,23 @@ from typing import Any, Final
 
 from kvquota_api.meta import CONFIG_VOLUME, CONTAINER_NAME, INJECT_LABEL, PLAN_ANNOTATION
 from kvquota_api.model_pool import LabelRequirement, PodSelector
+from kvquota_api.pod_config import PodConfig
 from kvquota_operator.reconcile.manifests import is_config_map_name
 from kvquota_operator.reconcile.observed import PodSeen
 
+GRACE_SECONDS: Final = 30  # where a pod does not say how long its containers have to end, by Kubernetes
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 
 
 @dataclass(frozen=True, slots=True)
 class PodRecord:
+    """`grace_seconds`: how long it may work on once it is deleted. `may_run`: it has a node, and not all of its
+    containers have ended."""
+
     seen: PodSeen
     labels: Mapping[str, str]
+    grace_seconds: float = GRACE_SECONDS
+    may_run: bool = False
 
 
 def read_pod(body: Mapping[str, Any]) -> PodRecord | None:
@@ -41,7 +48,23 @@ def read_pod(body: Mapping[str, Any]) -> PodRecord | None:
         asks=labels.get(INJECT_LABEL) == "true",
         plan=(meta.get("annotations") or {}).get(PLAN_ANNOTATION) or None,
     )
-    return PodRecord(seen, labels)
+    return PodRecord(seen, labels, grace_seconds=_grace_seconds(meta, spec), may_run=_may_run(spec, status))
+
+
+def left_behind(copy: PodConfig, name: str) -> PodRecord:
+    """What a durable copy tells of a pod that nobody sees: it may run. `name`: of the ConfigMap."""
+    seen = PodSeen(
+        namespace=copy.pod.namespace,
+        name=copy.pod.name,
+        uid=copy.pod.uid,
+        ip=None,
+        ready=False,
+        deleting=True,
+        governed=True,
+        config_map=name,
+        plan=copy.plan or None,
+    )
+    return PodRecord(seen, {}, may_run=True)
 
 
 def has_sidecar(spec: Mapping[str, Any]) -> bool:
@@ -55,6 +78,18 @@ def mounted_config(spec: Mapping[str, Any]) -> str | None:
     volumes: list[dict[str, Any]] = spec.get("volumes") or []
     names = [(each.get("configMap") or {}).get("name") or "" for each in volumes if each.get("name") == CONFIG_VOLUME]
     return next((name for name in names if is_config_map_name(name)), None)
+
+
+def _grace_seconds(meta: Mapping[str, Any], spec: Mapping[str, Any]) -> float:
+    """The longest that was said: an object deleted by force says 0, and its node takes what the spec says."""
+    usual = spec.get("terminationGracePeriodSeconds")
+    return max(GRACE_SECONDS if usual is None else usual, meta.get("deletionGracePeriodSeconds") or 0)
+
+
+def _may_run(spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+    states = [each.get("state") or {} for each in status.get("containerStatuses") or []]
+    ended = bool(states) and all("terminated" in state for state in states)
+    return bool(spec.get("nodeName")) and not ended
 
 
 def _is_ready(status: Mapping[str, Any]) -> bool:

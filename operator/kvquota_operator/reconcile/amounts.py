@@ -21,6 +21,7 @@ from kvquota_api.pod_config import KvPlan
 from kvquota_api.quota import KvAmount
 from kvquota_operator.planning.exchange import blocks_in
 
+KIB: Final = 2**10  # bytes: the grain in which the size of a document is told
 MIB: Final = 2**20  # bytes: the grain of what a status says of a card; finer figures differ from start to start
 MAX_COUNT: Final = 2**53  # of anything in a status: what JSON carries exactly in every client
 

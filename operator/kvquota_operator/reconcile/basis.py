@@ -28,7 +28,17 @@ from kvquota_api.ladder import PoolDegradation
 from kvquota_api.memory.errors import PlanError, UnknownArchitectureError
 from kvquota_api.memory.plan import PoolPlan, plan_pool
 from kvquota_api.model_pool import ModelPool, ModelPoolSpec
-from kvquota_api.pod_config import MEASURED, KvPlan, Ladder, MediaCost, PodConfig, PodRef, PoolRef, Threshold
+from kvquota_api.pod_config import (
+    MEASURED,
+    KvPlan,
+    Ladder,
+    MediaCost,
+    PodConfig,
+    PodRef,
+    PoolRef,
+    Threshold,
+    known_part,
+)
 from kvquota_api.served_model import Media
 from kvquota_api.usage import MAX_BLOCKS
 from kvquota_operator.planning.prefixes import shares_prefixes
@@ -72,9 +82,9 @@ class Basis:
 
 
 def own_configs(observed: Observed) -> tuple[PodConfig, ...]:
-    """The durable copies of this pool, newest first."""
+    """The durable copies of this pool, newest first; of one that another version wrote, what this one knows."""
     pool = PoolRef(namespace=observed.key.namespace, name=observed.key.name)
-    ours = [config for config in observed.configs.values() if config.pool == pool]
+    ours = [known_part(config) for config in observed.configs.values() if config.pool == pool]
     return tuple(sorted(ours, key=lambda each: (-each.generation, each.pod.name, each.pod.uid)))
 
 

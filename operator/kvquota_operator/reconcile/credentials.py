@@ -9,7 +9,8 @@ Invariants:
 2. A key stands for one tenant: the one with the older quota.
 3. A key that is missing, weak or taken leaves all other keys as they are.
 4. A quota that does not parse keeps the keys that it had; a key that is gone from its Secret is gone from the identity.
-5. Keys follow the quotas also while pods are awaited: a key that is gone is gone at once, and a new one may come before
+5. An identity that is too large to be stored is given to nobody: of the one before stays what is still wanted.
+6. Keys follow the quotas also while pods are awaited: a key that is gone is gone at once, and a new one may come before
    its tenant's share does. A pod refuses a tenant without a share like an unknown key.
 
 It does not know how a key is read.
@@ -20,9 +21,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from kvquota_api.meta import API_KEY_SECRET_TYPE
-from kvquota_api.pod_config import PoolIdentity, key_digest, sealed
+from kvquota_api.pod_config import PoolIdentity, encode, key_digest, sealed
 from kvquota_api.resource import KeyRef
+from kvquota_operator.reconcile.amounts import KIB
 from kvquota_operator.reconcile.issuing import issuer_of
 from kvquota_operator.reconcile.observed import KeyProblem, Observed
 from kvquota_operator.reconcile.peering import peering_of
@@ -61,9 +65,40 @@ def credentials_of(observed: Observed, standings: Iterable[Standing]) -> Credent
     peering = peering_of(observed, pepper, stored, found)
     for quota, wrong in peering.problems.items():
         problems[quota] = (*problems.get(quota, ()), wrong)
-    identity = PoolIdentity(digest="", pepper=pepper, api_keys=keys, jwt=issuer, trusted_peer=peering.peer)
-    wrong_of_pool = tuple(each for each in (problem, peering.problem) if each is not None)
+    wanted = PoolIdentity(digest="", pepper=pepper, api_keys=keys, jwt=issuer, trusted_peer=peering.peer)
+    too_large = _too_large(wanted, observed.max_identity_bytes)
+    identity = wanted if too_large is None else _still_wanted(stored, wanted)
+    wrong_of_pool = tuple(each for each in (too_large, problem, peering.problem) if each is not None)
     return Credentials(_secret(observed, identity), problems, wrong_of_pool, peering.unread)
+
+
+def _too_large(identity: PoolIdentity, max_bytes: int | None) -> KeyProblem | None:
+    size = 0 if max_bytes is None else len(encode(sealed(identity)))
+    if max_bytes is None or size <= max_bytes:
+        return None
+    return KeyProblem(
+        "IdentityTooLarge",
+        f"the identity of the pool takes {-(-size // KIB):,} KiB, and a Secret that holds one can have"
+        f" {max_bytes // KIB:,} KiB: the pods keep the keys and header values that they have, without those that were"
+        " taken away since, and new ones do not count. Remove API keys or TenantQuotas of this pool, or give some of"
+        " its tenants another pool",
+    )
+
+
+def _still_wanted(stored: PoolIdentity | None, wanted: PoolIdentity) -> PoolIdentity:
+    """Of the identity so far, what is in the wanted one too."""
+    if stored is None:
+        return msgspec.structs.replace(wanted, api_keys={}, jwt=None, trusted_peer=None)
+    peer, before = wanted.trusted_peer, stored.trusted_peer
+    if peer is not None:
+        peer = None if before is None else msgspec.structs.replace(peer, tenants=_common(before.tenants, peer.tenants))
+    keys = _common(stored.api_keys, wanted.api_keys)
+    jwt = None if wanted.jwt is None else stored.jwt
+    return msgspec.structs.replace(wanted, api_keys=keys, jwt=jwt, trusted_peer=peer)
+
+
+def _common(before: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
+    return {name: tenant for name, tenant in before.items() if wanted.get(name) == tenant}
 
 
 def _stored(observed: Observed) -> PoolIdentity | None:

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from kvquota_api.amounts import Blocks
-from kvquota_api.usage import Counts, TenantUsage
+from kvquota_api.usage import TenantUsage
 from kvquota_operator.planning.demand import Demand
 from kvquota_operator.reconcile.pods import LivePod
 from kvquota_operator.reconcile.usage import MAX_SEQUENCES, OWN_HARD
@@ -32,15 +32,18 @@ def demands_of(live: LivePod, tenants: Collection[str], usable: Blocks) -> Mappi
 
 
 def _demand(usage: TenantUsage, usable: Blocks) -> Demand:
-    recent = usage.recent
+    recent, reserved, running = usage.recent, usage.reserved, usage.in_flight
+    blocks, sequences = recent.ended, 0
+    if refused := recent.rejected:
+        blocks += refused.get(OWN_HARD, 0)
+        sequences += refused.get(OWN_SEQUENCES, 0)
+    if counted := recent.would_reject:
+        blocks += counted.get(OWN_HARD, 0)
+        sequences += counted.get(OWN_SEQUENCES, 0)
     return Demand(
-        blocks=Blocks(min(usage.reserved, usable)),
-        sequences=min(usage.in_flight, MAX_SEQUENCES),
-        refused_blocks=_refused(recent, OWN_HARD) + recent.ended,
-        refused_sequences=_refused(recent, OWN_SEQUENCES),
-        admitted=recent.admitted,
+        Blocks(reserved) if reserved < usable else usable,
+        running if running < MAX_SEQUENCES else MAX_SEQUENCES,
+        blocks,
+        sequences,
+        recent.admitted,
     )
-
-
-def _refused(counts: Counts, code: str) -> int:
-    return counts.rejected.get(code, 0) + counts.would_reject.get(code, 0)

@@ -28,7 +28,7 @@ from kvquota_operator.planning.granting import Division, PodRoom, grant_shares
 from kvquota_operator.planning.holding import NO_HOLDINGS
 from kvquota_operator.reconcile.basis import Basis
 from kvquota_operator.reconcile.demands import demands_of
-from kvquota_operator.reconcile.holdings import holdings_of
+from kvquota_operator.reconcile.holdings import Allowances, holdings_of
 from kvquota_operator.reconcile.pods import LivePod, PodsSeen
 from kvquota_operator.reconcile.standing import Standing, latest_shares
 
@@ -49,12 +49,13 @@ def divide(pods: PodsSeen, standings: Sequence[Standing], basis: Basis, copies: 
     kept = _Kept.of(standings, copies.stored)
     own = {config.pod.uid: config for config in copies.stored}
     quotas = _quotas(standings)
-    spread = {quota.tenant for quota in quotas if quota.scope == "Pool"}
+    spread, allowances = {quota.tenant for quota in quotas if quota.scope == "Pool"}, Allowances()
 
     def room(live: LivePod) -> PodRoom:
         kv, durable = basis.earlier.get(live.pod.uid, template).kv, own.get(live.pod.uid)
         usable = live.usable(kv)
-        holdings = holdings_of(live, durable, copies.attempts.get(live.pod.uid), kv, usable) if spread else NO_HOLDINGS
+        attempt = copies.attempts.get(live.pod.uid)
+        holdings = holdings_of(live, durable, attempt, kv, usable, allowances=allowances) if spread else NO_HOLDINGS
         demands = demands_of(live, spread, usable) if spread else None
         return PodRoom(usable, kv, kept.on(durable, kv), holdings, has_run=live.has_run, demands=demands)
 

@@ -16,7 +16,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -31,31 +31,55 @@ _ById = tuple[str, Holding]
 _FOUND: Final = "File"  # where a config comes from that a pod would find again after a restart
 
 
+class Allowances:
+    """What configs allow, found once for all pods that have the same shares. For one decision."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[int, int, int], tuple[PodConfig, KvPlan, Mapping[str, Holding]]] = {}
+
+    def by(self, config: PodConfig, kv: KvPlan) -> Mapping[str, Holding]:
+        """Of every tenant of a config, the most that its share allows in blocks of `kv`."""
+        key = id(config.tenants), id(config.kv), id(kv)
+        if key not in self._found:
+            shares = ((share.id, holding_by(share)) for share in config.tenants)
+            self._found[key] = config, kv, dict(_in_blocks_of(kv, config, shares))
+        return self._found[key][2]
+
+
 def holdings_of(
-    live: LivePod, durable: PodConfig | None, attempt: PodConfig | None, kv: KvPlan, usable: Blocks
+    live: LivePod,
+    durable: PodConfig | None,
+    attempt: PodConfig | None,
+    kv: KvPlan,
+    usable: Blocks,
+    *,
+    allowances: Allowances | None = None,
 ) -> Holdings:
     """What a pod of `usable` blocks, all of the plan `kv`, may hold. `durable`: its copy, None where it has none.
 
-    `attempt`: the copy that is being written.
+    `attempt`: the copy that is being written. `allowances`: of the same decision.
     """
-    known: dict[str, Holding] = {}
-    for tenant, holding in _all(live, durable, attempt, kv, usable):
-        known[tenant] = holding.or_more(known.get(tenant, NOTHING))
-    anything = Holding(usable, UNLIMITED, usable, UNLIMITED)
-    return Holdings(known, anything if is_in_doubt(live, durable, attempt) else NOTHING)
+    allowed = {} if durable is None else (allowances or Allowances()).by(durable, kv)
+    own: dict[str, Holding] = {}
+    for tenant, holding in _beside(live, durable, attempt, kv):
+        own[tenant] = holding.or_more(own.get(tenant) or allowed.get(tenant, NOTHING))
+    for usage in () if live.report is None else live.report.tenants:
+        known = own.get(usage.id) or allowed.get(usage.id, NOTHING)
+        if usage.reserved > known.blocks or usage.in_flight > known.sequences:
+            work = Holding(Blocks(min(usage.reserved, usable)), min(usage.in_flight, UNLIMITED))
+            own[usage.id] = work.or_more(known)
+    together = {**allowed, **own} if own else allowed
+    if is_in_doubt(live, durable, attempt):
+        return Holdings(together, Holding(usable, UNLIMITED, usable, UNLIMITED))
+    return Holdings(together)
 
 
-def _all(
-    live: LivePod, durable: PodConfig | None, attempt: PodConfig | None, kv: KvPlan, usable: Blocks
-) -> Iterator[_ById]:
+def _beside(live: LivePod, durable: PodConfig | None, attempt: PodConfig | None, kv: KvPlan) -> Iterator[_ById]:
+    """What configs allow beside the newest that is stored."""
     if attempt is not None:
         yield from _in_blocks_of(kv, attempt, ((share.id, _no_more(holding_by(share))) for share in attempt.tenants))
-    if durable is not None:
-        yield from _in_blocks_of(kv, durable, ((share.id, holding_by(share)) for share in durable.tenants))
     if durable is not None and not _is_confirmed(live, durable):
         yield from _in_blocks_of(kv, durable, ((share.id, _earlier(share)) for share in durable.earlier))
-    for usage in () if live.report is None else live.report.tenants:
-        yield usage.id, Holding(Blocks(min(usage.reserved, usable)), min(usage.in_flight, UNLIMITED))
 
 
 def _in_blocks_of(kv: KvPlan, copy: PodConfig, holdings: Iterable[_ById]) -> Iterable[_ById]:
@@ -92,7 +116,7 @@ def _earlier(share: EarlierShare) -> Holding:
 def is_in_doubt(live: LivePod, durable: PodConfig | None, attempt: PodConfig | None) -> bool:
     """Whether the pod enforces something that no copy tells: its copy was deleted, or put back."""
     in_force = live.in_force
-    if not in_force.generation or any(_is_same(in_force, config) for config in (durable, attempt)):
+    if not in_force.generation or _is_same(in_force, durable) or _is_same(in_force, attempt):
         return False
     return durable is None or in_force.generation >= durable.generation
 

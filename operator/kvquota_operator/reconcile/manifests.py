@@ -46,6 +46,7 @@ CONFIG_MAP_NAME: Final = re.compile(r"kvq-[0-9a-f]{32}")  # 128 bits, made at ra
 MAX_LABEL: Final = 63  # characters of a label's value, by Kubernetes
 MAX_NAME: Final = 253  # characters of a name, by Kubernetes
 MAX_CONFIG_BYTES: Final = 2**20 - 2**14  # the API server takes 1 MiB of data; the rest is for labels and owners
+MAX_IDENTITY_BYTES: Final = MAX_CONFIG_BYTES  # a Secret takes as much as a ConfigMap; the rest is for token and pepper
 MINIMUM_SECRET: Final = 32  # characters of token and pepper: 128 bits and more in hexadecimal
 _DIGEST: Final = 32  # hexadecimal digits of a digest in a name: 128 bits
 

@@ -42,10 +42,12 @@ class PoolClaim:
 class PodSeen:
     """A pod that the pool's selector matches, whatever its phase; finished pods (Succeeded, Failed) are left out.
 
-    `governed`: it has a container or an init container named "kvquota". `deleting`: it has a deletion timestamp.
+    `governed`: it has a container or an init container named "kvquota". `deleting`: it has a deletion timestamp, or no
+    object any more while it may still work.
     `config_map`: the name of the ConfigMap that it mounts as its config, None where it mounts none that may be ours.
     `asks`: it carries the label that asks for the sidecar. `plan`: the hash of the plan that its engine was started
-    with, "-" where the model was not known then, None where nobody said.
+    with, "-" where the model was not known then, None where nobody said. `left`: the selector matches it no longer, for
+    longer than a deleted pod may work on, and its durable copy is still stored.
     """
 
     namespace: str
@@ -60,6 +62,7 @@ class PodSeen:
     config_map: str | None = None
     asks: bool = False
     plan: str | None = None
+    left: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +145,11 @@ class Observed:
     `jwks`: the set of keys that spec.sidecar.identity.jwt.keysRef names, None where it names none.
     `model_config`: the content of spec.model.config.configMapRef, None where it is not used or not there.
     `attempts`: by pod uid, a durable copy whose writing has not ended yet, or ended without a word of whether it is
-    stored. `sync_seconds`: the period of the channel, for what counts as stale. `max_config_bytes`: the largest config,
-    as JSON, of which a durable copy can be stored; None where there is no bound.
+    stored. `behind`: by pod uid, since when (on the clock of the reports) no config has been in force there that was
+    wanted then or later. `refused`: by pod uid, what the API server says each time it is given the durable copy, and
+    `secret_refused` the same of the pool's Secret. `sync_seconds`: the period of the channel, for what counts as stale.
+    `max_config_bytes`: the largest config, as JSON, of which a durable copy can be stored, and `max_identity_bytes` the
+    same of the pool's identity; None where there is no bound.
     """
 
     key: PoolKey
@@ -159,5 +165,9 @@ class Observed:
     jwks: KeyFound | KeyProblem | None = None
     model_config: Mapping[str, Any] | None = None
     attempts: Mapping[str, PodConfig] = field(default_factory=dict)
+    behind: Mapping[str, float] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+    secret_refused: str | None = None
     sync_seconds: float = 3.0
     max_config_bytes: int | None = None
+    max_identity_bytes: int | None = None

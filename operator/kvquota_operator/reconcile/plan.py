@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kvquota_api.pod_config import PodConfig, PoolIdentity
-from kvquota_operator.reconcile.observed import Kind
+from kvquota_operator.reconcile.observed import Kind, SecretSeen
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,11 @@ class SecretWanted:
     token: str = field(repr=False)
     pepper: str = field(repr=False)
     identity: PoolIdentity = field(repr=False)
+
+    def is_stored_in(self, stored: SecretSeen | None) -> bool:
+        """Whether a Secret has all of it."""
+        wanted = (self.token, self.pepper, self.identity)
+        return stored is not None and (stored.token, stored.pepper, stored.identity) == wanted
 
 
 @dataclass(frozen=True, slots=True)

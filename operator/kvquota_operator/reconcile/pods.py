@@ -5,7 +5,7 @@ Decides which pods a pool governs, which of them report, and how many blocks eac
 Invariants:
 
 1. A pod counts when it carries the sidecar, is not being deleted, and no older pool selects it too. One that is being
-   deleted gets nothing new, and still holds what it has until its object is gone.
+   deleted gets nothing new, and still holds what it has until it is gone (`kvquota_operator.reading.vanished`).
 2. A report counts for as long as it is fresh; an old one still says how large the engine came up.
 3. Nothing is concluded from the silence of a pod that the channel did not try yet. Such a pod that ran before is
    awaited: what its engine came up with will be known in a moment.

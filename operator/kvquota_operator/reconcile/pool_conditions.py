@@ -12,7 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from kvquota_api.amounts import format_bytes
@@ -26,27 +26,29 @@ from kvquota_api.conditions import (
     TRAFFIC_GOVERNED,
     USAGE_OBSERVED,
 )
+from kvquota_api.inert import not_enforced
 from kvquota_api.memory.errors import UnknownArchitectureError
 from kvquota_api.memory.plan import PoolPlan
 from kvquota_api.meta import INJECT_LABEL
 from kvquota_api.model_pool import ModelPool
 from kvquota_api.pod_config import KvPlan, PodConfig
-from kvquota_api.usage import Rejected, Rung, UsageReport
+from kvquota_api.usage import Rung, UsageReport
+from kvquota_operator.reconcile.amounts import KIB
 from kvquota_operator.reconcile.basis import Basis
 from kvquota_operator.reconcile.configs import Oversize
 from kvquota_operator.reconcile.engines import engine_silence, traffic_governed
+from kvquota_operator.reconcile.obeying import partly_understood, rejected
 from kvquota_operator.reconcile.observed import InvalidSeen, KeyProblem, PodSeen
 from kvquota_operator.reconcile.plan import SecretWanted
 from kvquota_operator.reconcile.pods import LivePod, PodsSeen
+from kvquota_operator.reconcile.refusals import copy_refused
 from kvquota_operator.reconcile.reviewing import Change, reviewed
-from kvquota_operator.reconcile.silence import silence
+from kvquota_operator.reconcile.silence import left_the_selector, silence
 from kvquota_operator.reconcile.usage import PoolSums, TenantSums
-from kvquota_operator.reconcile.verdicts import NAMES_IN_MESSAGE, Verdict, decide, listed
+from kvquota_operator.reconcile.verdicts import NAMES_IN_MESSAGE, NOT_ENFORCED_YET, Verdict, decide, listed
 
 HOW_TO_GOVERN: Final = "docs/how-to/put-a-pod-under-quota.md"  # the four changes of a pod template
 MARGIN_PERCENT: Final = range(5, 11)  # of the card: less is used up by what nobody plans, more is wasted
-
-KIB: Final = 2**10  # bytes: the grain in which the size of a config is told
 
 ON_RUNG: Final[Mapping[Rung, str]] = {
     "Shed": "new work beyond soft is refused, lowest priority first",
@@ -62,7 +64,8 @@ class PoolFacts:
 
     `sums`: of all reports; `by_plan`: of those from pods of each plan, whose blocks differ. `identity_problems`: what
     is wrong with what the pool says of its clients. `changes`: quotas that wait for a review. `oversized`: pods whose
-    config is larger than `max_config_bytes`.
+    config is larger than `max_config_bytes`. `refused`: by name of the pod, what the API server says to the copy of its
+    config, and `secret_refused` the same of the pool's Secret.
     """
 
     pool: ModelPool | InvalidSeen
@@ -77,6 +80,8 @@ class PoolFacts:
     changes: tuple[Change, ...] = ()
     oversized: tuple[Oversize, ...] = ()
     max_config_bytes: int | None = None
+    refused: Mapping[str, str] = field(default_factory=dict)
+    secret_refused: str | None = None
 
     @property
     def name(self) -> str:
@@ -139,6 +144,14 @@ def _anonymous(facts: PoolFacts) -> Verdict | None:
         f"spec.sidecar.anonymousTenant: no TenantQuota of this pool has the tenant"
         f" {facts.pool.spec.sidecar.anonymous_tenant}, so unknown clients are refused: create one",
     )
+
+
+def _not_enforced_yet(facts: PoolFacts) -> Verdict | None:
+    planned = _planned(facts.basis)
+    unmet = None if isinstance(facts.pool, InvalidSeen) else not_enforced(facts.pool.spec)
+    if unmet is None or planned.status != "True":
+        return None
+    return Verdict("True", NOT_ENFORCED_YET, f"{planned.message} Of what the pool asks for, {unmet}")
 
 
 def _planned(basis: Basis) -> Verdict:
@@ -251,26 +264,11 @@ def _with_planned(facts: PoolFacts, kv: KvPlan) -> str:
 
 
 def _config_rejected(facts: PoolFacts) -> Verdict | None:
-    for live in facts.pods.live:
-        rejected = _rejection(facts, live)
-        if rejected is not None:
-            return Verdict(
-                "False",
-                "ConfigRejected",
-                f"the sidecar of pod {live.pod.name} refuses generation {rejected.generation} of its config and keeps"
-                f" the last good one ({rejected.reason}): {rejected.message}. Correct what it names, or run the same"
-                " version of operator and sidecar",
-            )
-    return None
+    return rejected(facts.pods, facts.configs, facts.secret)
 
 
-def _rejection(facts: PoolFacts, live: LivePod) -> Rejected | None:
-    if not live.fresh or live.report is None or live.report.rejected is None:
-        return None
-    wanted = facts.configs.get(live.pod.uid)
-    config_taken = wanted is None or wanted.digest == live.report.in_force.config_digest
-    identity_taken = facts.secret is None or facts.secret.identity.digest == live.report.in_force.identity_digest
-    return None if config_taken and identity_taken else live.report.rejected
+def _partly_understood(facts: PoolFacts) -> Verdict | None:
+    return partly_understood(facts.pods)
 
 
 def _config_too_large(facts: PoolFacts) -> Verdict | None:
@@ -290,6 +288,10 @@ def _config_too_large(facts: PoolFacts) -> Verdict | None:
     )
 
 
+def _copy_refused(facts: PoolFacts) -> Verdict | None:
+    return copy_refused(facts.name, facts.refused, facts.secret_refused)
+
+
 def _identity(facts: PoolFacts) -> Verdict | None:
     problems = facts.identity_problems
     return Verdict("False", problems[0].reason, "; ".join(each.message for each in problems)) if problems else None
@@ -305,6 +307,10 @@ def _selector_conflict(facts: PoolFacts) -> Verdict | None:
         f"{_subject(facts.pods.disputed, 'is', 'are')} selected by ModelPool {others} too; the oldest pool governs"
         f" {'it' if len(facts.pods.disputed) == 1 else 'them'}: make the selectors differ",
     )
+
+
+def _left(facts: PoolFacts) -> Verdict | None:
+    return left_the_selector(facts.pods)
 
 
 def _not_injected(facts: PoolFacts) -> Verdict | None:
@@ -375,9 +381,19 @@ def _on_the_ladder(facts: PoolFacts) -> Verdict | None:
     )
 
 
-_PLAN: Final = (_plan_problem, _margin, _anonymous)
+_PLAN: Final = (_plan_problem, _margin, _anonymous, _not_enforced_yet)
 _PARTITION: Final = (_no_plan, _earlier_plan, _not_measured, _block_size_differs, _size_differs)
-_GOVERNED: Final = (_config_too_large, _config_rejected, _identity, _selector_conflict, _not_injected, _no_pods)
+_GOVERNED: Final = (
+    _config_too_large,
+    _copy_refused,
+    _config_rejected,
+    _partly_understood,
+    _identity,
+    _selector_conflict,
+    _left,
+    _not_injected,
+    _no_pods,
+)
 _OBSERVED: Final = (_silent, _engine_silent)
 _KEPT: Final = (_no_numbers, _missed)
 _DEGRADED: Final = (_no_numbers, _on_the_ladder)

@@ -17,17 +17,19 @@ from typing import Final
 
 from kvquota_api.amounts import Blocks
 from kvquota_api.conditions import DEGRADED, GUARANTEE_KEPT, QUOTA_WITHIN_CAPACITY, READY, USAGE_OBSERVED
+from kvquota_api.inert import not_enforced
 from kvquota_api.pod_config import KvPlan, PodConfig
 from kvquota_operator.planning.granting import Division, Grant, longest_request
 from kvquota_operator.planning.lending import Priorities, largest_request, shed_threshold
 from kvquota_operator.reconcile.amounts import in_words
+from kvquota_operator.reconcile.lagging import Lag, not_in_force
 from kvquota_operator.reconcile.observed import KeyProblem
 from kvquota_operator.reconcile.pods import PodsSeen
 from kvquota_operator.reconcile.reviewing import NO_REVIEW, Review
 from kvquota_operator.reconcile.silence import silence
 from kvquota_operator.reconcile.standing import Standing
 from kvquota_operator.reconcile.usage import TenantSums
-from kvquota_operator.reconcile.verdicts import Verdict, decide
+from kvquota_operator.reconcile.verdicts import NOT_ENFORCED_YET, Verdict, decide, stored_conditions
 
 OVERSUBSCRIBED: Final = "Oversubscribed"
 
@@ -62,7 +64,8 @@ class ShareFacts:
 class QuotaFacts:
     """All that the conditions of one quota depend on. `template` is None where no plan was ever valid.
 
-    `header_unread`: it has a value for a trusted header, and its pool has no such header. `sums`: of all reports;
+    `header_unread`: it has a value for a trusted header, and its pool has no such header. `lags`: pods that do not have
+    in force what they should. `sums`: of all reports;
     `by_plan`: of those from pods of each plan, whose blocks differ.
     """
 
@@ -75,6 +78,7 @@ class QuotaFacts:
     sums: TenantSums | None
     by_plan: tuple[tuple[KvPlan, TenantSums], ...] = ()
     header_unread: bool = False
+    lags: tuple[Lag, ...] = ()
     review: Review = NO_REVIEW
 
 
@@ -132,6 +136,17 @@ def _without_pods(facts: QuotaFacts) -> Verdict | None:
         return None
     message = f"no governed pod of ModelPool {facts.pool} runs: the quota takes effect with the first"
     return Verdict("True", "NoPods", message)
+
+
+def _not_in_force(facts: QuotaFacts) -> Verdict | None:
+    if not facts.lags:
+        return None
+    return not_in_force(facts.pool, facts.lags, stored_conditions(facts.standing.status).get(READY))
+
+
+def _not_enforced_yet(facts: QuotaFacts) -> Verdict | None:
+    unmet = None if facts.standing.quota is None else not_enforced(facts.standing.quota.spec)
+    return None if unmet is None else Verdict("True", NOT_ENFORCED_YET, f"{_IN_FORCE.message}; {unmet}")
 
 
 def is_shadow(facts: QuotaFacts) -> bool:
@@ -282,7 +297,16 @@ def _served_less(facts: QuotaFacts) -> Verdict | None:
     )
 
 
-_READY: Final = (_problem, _no_plan, _keys, _shadow, _header_unread, _without_pods)
+_READY: Final = (
+    _problem,
+    _no_plan,
+    _keys,
+    _not_in_force,
+    _shadow,
+    _header_unread,
+    _without_pods,
+    _not_enforced_yet,
+)
 _WITHIN: Final = (_oversubscribed, _oversubscribed_yet, _soft_above_hard, _hard_above_pool, _hard_above_lending)
 _OBSERVED: Final = (_no_share, _not_reporting, _not_reported_yet)
 _KEPT: Final = (_no_numbers, _missed)

@@ -28,6 +28,7 @@ from kvquota_operator.reconcile.configs import Configs, Copy, config_for, stored
 from kvquota_operator.reconcile.credentials import Credentials, credentials_of
 from kvquota_operator.reconcile.dividing import Copies, divide, foreseen
 from kvquota_operator.reconcile.events import Subject, events_of
+from kvquota_operator.reconcile.lagging import Lag, lagging
 from kvquota_operator.reconcile.observed import InvalidSeen, Observed
 from kvquota_operator.reconcile.plan import EventWanted, Plan
 from kvquota_operator.reconcile.pods import LivePod, PodsSeen, pods_seen
@@ -58,6 +59,7 @@ class _Decided:
     divisions: tuple[Division, ...]
     foreseen: tuple[Division, ...]
     configs: Configs
+    lags: tuple[Lag, ...]
     sums: _Sums
 
 
@@ -104,6 +106,7 @@ def _decide(observed: Observed, now: float, plan_of: PlanOf) -> _Decided:
     found = standings(observed, durable)
     copies = Copies(durable, observed.attempts)
     divisions = divide(pods, found, basis, copies)
+    configs = _configs(observed, pods, divisions, basis)
     return _Decided(
         pods=pods,
         basis=basis,
@@ -111,7 +114,8 @@ def _decide(observed: Observed, now: float, plan_of: PlanOf) -> _Decided:
         credentials=credentials_of(observed, found),
         divisions=divisions,
         foreseen=foreseen(divisions, pods, found, basis, copies),
-        configs=_configs(observed, pods, divisions, basis),
+        configs=configs,
+        lags=lagging(pods.live, {each.pod.uid: each for each in configs.given}, observed.behind, now),
         sums=_sums(pods, basis),
     )
 
@@ -177,6 +181,8 @@ def _pool(observed: Observed, decided: _Decided, changes: Iterable[Change], wall
         tenants=sums.tenants,
         sums=sums.pool,
         by_plan=tuple((kv, pool) for kv, _, pool in sums.by_plan),
+        refused={live.pod.name: why for live in decided.pods.live if (why := observed.refused.get(live.pod.uid))},
+        secret_refused=observed.secret_refused,
         identity_problems=decided.credentials.pool_problems,
         changes=tuple(changes),
     )
@@ -214,6 +220,7 @@ def _quota_facts(observed: Observed, decided: _Decided, standing: Standing, kind
         template=decided.basis.template,
         share=_share(observed, decided, standing, kinds),
         pods=decided.pods,
+        lags=decided.lags,
         sums=None if tenant is None else decided.sums.tenants.get(tenant),
         by_plan=tuple(
             (kv, sums[tenant]) for kv, sums, _ in decided.sums.by_plan if tenant is not None and tenant in sums

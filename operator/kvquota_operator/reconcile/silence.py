@@ -1,6 +1,6 @@
 """What the silence of pods means.
 
-Decides whether usage is observed, as far as pods report at all. Pure.
+Decides whether usage is observed, as far as pods report at all, and names those that left the selector. Pure.
 
 Invariants:
 
@@ -31,4 +31,22 @@ def _stale_message(stale: tuple[LivePod, ...]) -> str:
     return (
         f"no recent report from {named}{cause}: their numbers are in no sum. Check that the operator reaches the admin"
         " port of these pods and that their container kvquota runs"
+    )
+
+
+def left_the_selector(pods: PodsSeen) -> Verdict | None:
+    """Pods that nobody asks any more, and that are there; None without any."""
+    names = [live.pod.name for live in pods.leaving if live.pod.left]
+    if not names:
+        return None
+    subject, are, it, its = (
+        (f"pod {names[0]} has", "is", "it", "its")
+        if len(names) == 1
+        else (f"pods {listed(names)} have", "are", "them", "their")
+    )
+    return Verdict(
+        "False",
+        "PodLeft",
+        f"{subject} lost the labels of the pool and {are} still there: no edit reaches {it}, and {its} parts of limits"
+        f" over all pods are kept for {it}. Give {it} the labels back, or delete {it}",
     )

@@ -7,6 +7,7 @@ Decides the STATE column from the conditions and the sums: the first line of the
 | NotReady | Ready is False: the quota is not in force as it is written |
 | NoPods | no governed pod runs |
 | Unobserved | no pod reports on the tenant |
+| NotReady | Ready is Unknown: some pods do not have the quota yet, or nobody knows whether they have |
 | Shadow | the quota is counted and not enforced |
 | Refusing | requests were refused for want of quota or room in the last ten minutes |
 | Degraded | requests were ended or answered with less in the last ten minutes |
@@ -61,6 +62,7 @@ def quota_state(facts: QuotaFacts, verdicts: Mapping[str, Verdict]) -> str:
     if sums is None:
         return "Unobserved"
     table = (
+        ("NotReady", verdicts[READY].status != "True"),
         ("Shadow", is_shadow(facts)),
         ("Refusing", _refuses(facts, sums.recent.rejected)),
         ("Degraded", sums.recent.evicted > 0 or bool(sums.recent.degraded)),

@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from kvquota_api.conditions import MAX_MESSAGE, Condition, ConditionStatus, set_condition
 
 NAMES_IN_MESSAGE: Final = 5  # of pods or tenants in one sentence: enough to start looking, short enough to read
+NOT_ENFORCED_YET: Final = "NotEnforcedYet"  # the reason of who asks for what is accepted and not built
 
 Subject = TypeVar("Subject")
 

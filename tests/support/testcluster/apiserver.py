@@ -12,7 +12,7 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ PORT_TRIES = 4
 """Starts before a port that is taken counts as a failure: each has new free ports, to lose four races is no race."""
 
 _API = "kube-apiserver"
+_ETCD = "etcd"
 _IN_USE = "address already in use"
 _KEY_NAMES = ("DNS:localhost", "DNS:kubernetes.default.svc", "IP:127.0.0.1")
 
@@ -59,6 +60,8 @@ class ApiServer(Cluster):
         super().__init__(directory)
         self._flags = tuple(flags)
         self._command: tuple[str, ...] = ()
+        self._etcd_command: tuple[str, ...] = ()
+        self._data = Path()
 
     @contextmanager
     def away(self) -> Iterator[None]:
@@ -73,13 +76,21 @@ class ApiServer(Cluster):
             self._keeper.start(_API, self._command, killed.log)
             self._wait_ready(self.access)
 
+    def without_etcd(self, work: Callable[[Path], object]) -> None:
+        """Do `work` with etcd's data directory while neither it nor the API server runs; after it both are ready."""
+        [etcd] = [server for server in self.servers if server.name == _ETCD]
+        with self.away():
+            self._keeper.end(etcd)
+            work(self._data)
+            self._keeper.start(_ETCD, self._etcd_command, etcd.log)
+
     def create_namespace(self, name: str) -> None:
         """Create a namespace and the `default` service account that pods in it need."""
         self.kubectl("create", "namespace", name)
         self.kubectl("create", "serviceaccount", "default", "--namespace", name)
 
     def _start(self, directory: Path) -> Access:
-        binaries = {name: assets.find(name) for name in ("etcd", _API, "kubectl")}
+        binaries = {name: assets.find(name) for name in (_ETCD, _API, "kubectl")}
         files = certificates.make(directory / "certs", names=_KEY_NAMES)
         for _ in range(PORT_TRIES - 1):
             try:
@@ -91,7 +102,9 @@ class ApiServer(Cluster):
     def _try_start(self, directory: Path, files: Certificates, binaries: dict[str, Path]) -> Access:
         ports = _Ports(free_port(), free_port(), free_port())
         access = _access(directory, files, ports, binaries["kubectl"])
-        self._keeper.start("etcd", _etcd(binaries["etcd"], directory, ports), directory / f"etcd-{ports.etcd}.log")
+        self._data = directory / f"etcd-data-{ports.etcd}"
+        self._etcd_command = tuple(_etcd(binaries[_ETCD], self._data, ports))
+        self._keeper.start(_ETCD, self._etcd_command, directory / f"etcd-{ports.etcd}.log")
         self._command = (*_kube_apiserver(binaries[_API], directory, files, ports), *self._flags)
         self._keeper.start(_API, self._command, directory / f"{_API}-{ports.api}.log")
         self._wait_ready(access)
@@ -118,11 +131,11 @@ def _access(directory: Path, files: Certificates, ports: _Ports, kubectl: Path) 
     return Access(url=url, token=token, ca=files.ca, kubeconfig=kubeconfig, kubectl_path=kubectl)
 
 
-def _etcd(program: Path, directory: Path, ports: _Ports) -> list[str]:
+def _etcd(program: Path, data: Path, ports: _Ports) -> list[str]:
     client, peer = f"http://127.0.0.1:{ports.etcd}", f"http://127.0.0.1:{ports.etcd_peer}"
     return [
         str(program),
-        f"--data-dir={directory / f'etcd-data-{ports.etcd}'}",
+        f"--data-dir={data}",
         "--unsafe-no-fsync",
         f"--listen-client-urls={client}",
         f"--advertise-client-urls={client}",

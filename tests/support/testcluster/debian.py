@@ -22,6 +22,9 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
 }
 """Debian packages, each with the programs that show it is there, whoever installed them."""
 
+BUILDING: Mapping[str, tuple[str, ...]] = {"buildah": ("buildah",), "mmdebstrap": PACKAGES["mmdebstrap"]}
+"""Those that build an image from a Dockerfile, which the node does without."""
+
 SUITE = "bookworm"
 PYTHON_VERSION = (3, 11)
 """Python of `SUITE`: wheels for images are chosen for it."""
@@ -32,6 +35,7 @@ INSTALL_TIMEOUT_S = 900.0
 _APT = ("apt-get", "-qq", "-o", "DPkg::Lock::Timeout=120")
 
 _ROOTFS_PACKAGES = ("base-files", "coreutils", "dash", "python3")
+_BUILDER_PACKAGES = (*_ROOTFS_PACKAGES, "python3-pip", "python3-dev", "gcc", "libc6-dev")
 _UNUSED = ("/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/man/*", "/usr/share/info/*")
 _COMPILE = 'chroot "$1" python3 -m compileall -q --invalidation-mode unchecked-hash /usr/lib/python3.11'
 """The packages' own scripts, which compile the standard library, do not run; pods would compile it at each start."""
@@ -41,23 +45,23 @@ class PackagesError(PartError):
     """A Debian package is missing and cannot be installed here."""
 
 
-def missing() -> list[str]:
+def missing(packages: Mapping[str, tuple[str, ...]] = PACKAGES) -> list[str]:
     """Names of packages of which a program is not on this machine."""
-    return [package for package, programs in PACKAGES.items() if not all(map(_there, programs))]
+    return [package for package, programs in packages.items() if not all(map(_there, programs))]
 
 
 def _there(program: str) -> bool:
     return shutil.which(program) is not None
 
 
-def install() -> None:
+def install(packages: Mapping[str, tuple[str, ...]] = PACKAGES) -> None:
     """Install what is missing with apt-get, and say so; nothing happens, and no network is used, if all is there."""
-    names = missing()
+    names = missing(packages)
     if not names:
         return
     if not _there("apt-get"):
         raise PackagesError(f"missing: {', '.join(names)}, and there is no apt-get; install the programs they contain")
-    _say(f"installing Debian packages for the test node: {', '.join(names)} ...")
+    _say(f"installing Debian packages for tests: {', '.join(names)} ...")
     started = time.monotonic()
     try:
         _apt_install(names)
@@ -79,15 +83,23 @@ def _apt_install(names: Sequence[str]) -> None:
 def python_rootfs() -> Path:
     """Tar of a root file system with Python and a shell, 70 MB, made once and kept in the user's cache."""
     key = cache.digest(SUITE, _COMPILE, *_ROOTFS_PACKAGES, *_UNUSED)
-    return cache.once(cache.root() / "rootfs" / f"python-{SUITE}-{key}.tar", _bootstrap)
+    target = cache.root() / "rootfs" / f"python-{SUITE}-{key}.tar"
+    return cache.once(target, lambda temporary: _bootstrap(temporary, _ROOTFS_PACKAGES, _UNUSED))
 
 
-def _bootstrap(target: Path) -> None:
-    _say(f"making a Debian {SUITE} root file system with Python, about 10 s the first time ...")
+def builder_rootfs() -> Path:
+    """Tar of one that has pip and a C compiler too, 290 MB, as images that others build upon."""
+    unused = (*_UNUSED, "/usr/lib/python3.11/EXTERNALLY-MANAGED")  # with which Debian's pip installs nothing
+    key = cache.digest(SUITE, _COMPILE, *_BUILDER_PACKAGES, *unused)
+    target = cache.root() / "rootfs" / f"builder-{SUITE}-{key}.tar"
+    return cache.once(target, lambda temporary: _bootstrap(temporary, _BUILDER_PACKAGES, unused))
+
+
+def _bootstrap(target: Path, packages: Sequence[str], unused: Sequence[str]) -> None:
+    _say(f"making a Debian {SUITE} root file system with Python, 10 to 60 s the first time ...")
     started = time.monotonic()
-    packages = ",".join(_ROOTFS_PACKAGES)
-    command = ["mmdebstrap", "--mode=root", "--variant=extract", "--format=tar", f"--include={packages}"]
-    command += [f"--dpkgopt=path-exclude={pattern}" for pattern in _UNUSED]
+    command = ["mmdebstrap", "--mode=root", "--variant=extract", "--format=tar", f"--include={','.join(packages)}"]
+    command += [f"--dpkgopt=path-exclude={pattern}" for pattern in unused]
     command += [f"--extract-hook={_COMPILE}", SUITE, str(target)]
     try:
         run(command, environ={**os.environ, "SOURCE_DATE_EPOCH": "0"}, timeout_s=INSTALL_TIMEOUT_S)

@@ -90,7 +90,7 @@ def _install_layer(target: Path, what: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="kvquota-layer-") as name:
         site = Path(name) / "site"
         try:
-            _pip(site, what)
+            _pip("install", "--no-compile", "--target", str(site), *what)
         except ProgramError as error:
             raise LayerError(f"pip could not fill an image layer; lock files need a package index\n{error}") from error
         _drop_traces(site)
@@ -98,17 +98,23 @@ def _install_layer(target: Path, what: Sequence[str]) -> None:
         directory_layer(target, site, SITE)
 
 
-def _pip(site: Path, what: Sequence[str]) -> None:
+def download(folder: Path, lock: Path) -> None:
+    """Put the wheels of a lock file with hashes into `folder`, for the Python of the base image."""
+    _pip("download", "--dest", str(folder), "--require-hashes", "--requirement", str(lock))
+
+
+def _pip(verb: str, *what: str) -> None:
     version = ".".join(map(str, PYTHON_VERSION))
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
+    command = [sys.executable, "-m", "pip", verb, "--quiet", "--disable-pip-version-check"]
     command += ["--no-deps", "--only-binary=:all:", "--implementation=cp", f"--python-version={version}"]
     command += [f"--platform={tag}" for tag in _platforms(platform.machine())]
-    run([*command, "--target", str(site), *what], timeout_s=PIP_TIMEOUT_S)
+    run([*command, *what], timeout_s=PIP_TIMEOUT_S)
 
 
 def _platforms(machine: str) -> Iterator[str]:
     yield from (f"manylinux_2_{minor}_{machine}" for minor in range(_GLIBC_MINOR, 4, -1))
     yield from (f"manylinux2014_{machine}", f"manylinux2010_{machine}", f"manylinux1_{machine}")
+    yield f"linux_{machine}"  # what was compiled on this machine; an index has none of these
 
 
 def _drop_traces(site: Path) -> None:

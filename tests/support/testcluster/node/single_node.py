@@ -69,8 +69,17 @@ class Node(Cluster):
         """Import a docker-archive and wait until pods can use it as `reference`."""
         ctr = ("ctr", "--namespace", "k8s.io", "images", "import", "-")
         self.enter(*ctr, input=archive.read_bytes(), timeout_s=IMPORT_TIMEOUT_S)
+        self._wait_for_image(reference, f"{archive} was imported, but holds no image {reference} that pods can use")
+
+    def tag_image(self, reference: str, another: str) -> None:
+        """Give an image that the node has another name, and wait until pods can use it."""
+        names = (f"docker.io/{each}" for each in (reference, another))
+        self.enter("ctr", "--namespace", "k8s.io", "images", "tag", *names)
+        self._wait_for_image(another, f"pods cannot use {another}")
+
+    def _wait_for_image(self, reference: str, otherwise: str) -> None:
         if not wait_until(lambda: reference in self._pod_images(), timeout_s=IMPORT_TIMEOUT_S):
-            raise ClusterStartError(f"{archive} was imported, but holds no image {reference} that pods can use")
+            raise ClusterStartError(otherwise)
 
     def _pod_images(self) -> set[str]:
         """Images that the pod runtime knows; its list follows an import a moment later."""
