@@ -52,6 +52,12 @@ def test_each_pod_has_a_durable_copy_that_it_mounts(installed: Installed) -> Non
     assert {name: owners[name][0]["name"] for name in names} == names
 
 
+def test_the_sidecar_that_ships_is_the_compiled_one(installed: Installed) -> None:
+    pod = installed.pods()[0]["metadata"]["name"]
+    inside = ("exec", pod, "-n", NAMESPACE, "-c", "kvquota", "--", "python3", "-m", "kvquota_sidecar", "--version")
+    assert installed.node.kubectl(*inside).rstrip().endswith("(compiled)")
+
+
 def test_the_sidecar_has_no_credentials_of_kubernetes(installed: Installed) -> None:
     folder = "/var/run/secrets/kubernetes.io/serviceaccount"
     pod = installed.pods()[0]["metadata"]["name"]
@@ -76,7 +82,7 @@ def test_an_upgrade_keeps_what_the_operator_has_made(installed: Installed) -> No
 
     before = made()
     assert "ca.key" in before[0]
-    installed.upgrade()
+    installed.upgrade(TAG)
     assert made() == before
 
 

@@ -35,10 +35,7 @@ IDENTITY = "/etc/kvquota/identity/identity.json"
 def leaving(node: Node, helm: Helm, product: None) -> Iterator[Installed]:
     """An installation of its own: two pods of a pool that is Closed, and one of a pool that is Open."""
     with installation(node, helm, RELEASE, (NAMESPACE,)) as found:
-        found.apply(*open_pool(NAMESPACE))
-        secret = ("get", "secret", f"kvquota-{OPEN_POOL}", "-n", NAMESPACE, "--ignore-not-found", "--output=name")
-        eventually("the open pool has its Secret", lambda: node.kubectl(*secret) != "")
-        found.apply(deployment(OPEN_POOL, 1, OPEN_POOL, NAMESPACE))
+        found.apply(*open_pool(NAMESPACE), deployment(OPEN_POOL, 1, OPEN_POOL, NAMESPACE))
         found.wait_for(OPEN_POOL)
         yield found
 
