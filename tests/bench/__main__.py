@@ -1,8 +1,9 @@
 """The sidecar beside known proxies, measured in one go: `make bench-sidecar`, with ARGS for options.
 
-Writes a config in which one tenant has room for all that the load asks (in the part `refuse`, for nothing), starts the
-sidecar on it, and lets proxybench compare it with its peers, part by part. All that was measured, and how it stands to
-what is aimed at, goes to build/bench/sidecar.json. A figure that misses its aim is said, and is no failure.
+Writes a config in which one tenant has room for all that the load asks (in the parts `refuse` and `refuse-new`, for
+nothing or for one stream), starts the sidecar on it, and lets proxybench compare it with its peers, part by part. All
+that was measured, and how it stands to what is aimed at, goes to build/bench/sidecar.json. A figure that misses its aim
+is said, and is no failure.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -23,6 +23,7 @@ from typing import Any
 import aims
 import builds
 import site_files
+from operatorbench.arguments import program, python_of
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -30,13 +31,17 @@ SUPPORT = ROOT / "tests" / "support"
 OUT = ROOT / "build" / "bench" / "sidecar.json"
 PARTS = {
     "compare": (),
+    "tail": ("--tests", "S20x1024,W20x1024", "--peers", "nginx,envoy"),  # the others have not enough of a core
     "refuse": ("--refuse",),
+    "refuse-new": ("--refuse-new",),
+    "neighbour": ("--neighbour", f"Authorization: Bearer {site_files.OTHER_KEY}"),
     "disconnect": ("--disconnect",),
     "stall": ("--stall",),
 }
+ROOM = {"refuse": site_files.NOTHING, "refuse-new": site_files.LITTLE}  # blocks; plenty in the other parts
 TESTS = "L1,T64,B100K,S20x256,S50x1024"
 PEERS = "nginx,envoy,haproxy,vllm-router,aiohttp"
-ALONE = frozenset({"refuse"})  # parts in which the peers have nothing to show
+ALONE = frozenset({"refuse", "refuse-new", "neighbour"})  # parts in which the peers have nothing to show
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -83,14 +88,6 @@ def rounds(text: str) -> str:
     return text
 
 
-def program(text: str) -> str:
-    """The path of a program that there is."""
-    found = shutil.which(text)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"there is no program {text}; give the path of another Python of this version")
-    return found
-
-
 def main(arguments: Sequence[str]) -> int:
     options, others = parse(arguments)
     search = [word for folder in peers_folders() for word in ("--search", str(folder))]
@@ -128,7 +125,7 @@ def measure(
     """What proxybench found in one part; None where it could not be run."""
     with tempfile.TemporaryDirectory(prefix="kvquota-bench-") as name:
         folder = Path(name)
-        site_files.write(folder, site_files.NOTHING if part == "refuse" else site_files.PLENTY)
+        site_files.write(folder, ROOM.get(part, site_files.PLENTY), neighbour=part == "neighbour")
         out = folder / "found.json"
         bench = [
             sys.executable,
@@ -164,14 +161,6 @@ def packages(python: str, build: builds.Build) -> str:
     if python == sys.executable:
         return builds.path(build)
     return os.pathsep.join([builds.path(build), str(ROOT / "crds"), sysconfig.get_path("purelib")])
-
-
-def python_of(python: str) -> dict[str, str]:
-    """The sidecar's interpreter and how it was built: one that is not optimised by profile is slower by a fifth."""
-    show = "import sys, sysconfig; print(sys.version.split()[0]); print(sysconfig.get_config_var('CONFIG_ARGS'))"
-    told = subprocess.run([python, "-c", show], capture_output=True, text=True, check=True).stdout
-    version, _, built = told.partition("\n")
-    return {"path": python, "version": version, "built": built.strip()}
 
 
 if __name__ == "__main__":

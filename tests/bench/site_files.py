@@ -1,4 +1,5 @@
-"""The documents of a sidecar that is measured: one tenant, with room for everything or for nothing."""
+"""The documents of a sidecar that is measured: one tenant with room for everything, for little or for nothing;
+where that is wanted another one with room for little."""
 
 from __future__ import annotations
 
@@ -19,19 +20,27 @@ from kvquota_api.pod_config import (
 )
 
 KEY = "kvq-" + "5c" * 32
+OTHER_KEY = "kvq-" + "5d" * 32
 PEPPER = "ab" * 32
 TENANT = "bench/load"
+OTHER = "bench/flood"  # who floods
 PLENTY = 10_000_000  # blocks: more than 1,024 streams and 16 prompts of 100 kB ever ask for
+LITTLE = 1000  # what one stream of proxybench takes as a whole
 NOTHING = 1
 
 
-def write(folder: Path, hard_blocks: int) -> None:
-    """config.json and identity.json."""
-    (folder / "config.json").write_bytes(encode(config(hard_blocks)))
+def write(folder: Path, hard_blocks: int, *, neighbour: bool = False) -> None:
+    """config.json and identity.json. `neighbour`: with the other tenant."""
+    (folder / "config.json").write_bytes(encode(config(hard_blocks, neighbour=neighbour)))
     (folder / "identity.json").write_bytes(encode(identity()))
 
 
-def config(hard_blocks: int) -> PodConfig:
+def share(tenant: str, hard_blocks: int) -> TenantShare:
+    return TenantShare(id=tenant, quota="load", priority=0, soft_blocks=hard_blocks // 2, hard_blocks=hard_blocks)
+
+
+def config(hard_blocks: int, *, neighbour: bool = False) -> PodConfig:
+    tenants = (share(TENANT, hard_blocks), share(OTHER, LITTLE)) if neighbour else (share(TENANT, hard_blocks),)
     return sealed(
         PodConfig(
             generation=1,
@@ -49,12 +58,13 @@ def config(hard_blocks: int) -> PodConfig:
                 groups=(LayerGroup("Full", 16),),
             ),
             ladder=Ladder(),
-            tenants=(
-                TenantShare(id=TENANT, quota="load", priority=0, soft_blocks=hard_blocks // 2, hard_blocks=hard_blocks),
-            ),
+            tenants=tenants,
         )
     )
 
 
 def identity() -> PoolIdentity:
-    return sealed(PoolIdentity(digest="", pepper=PEPPER, api_keys={key_digest(PEPPER, KEY): TENANT}))
+    keys = {KEY: TENANT, OTHER_KEY: OTHER}
+    return sealed(
+        PoolIdentity(digest="", pepper=PEPPER, api_keys={key_digest(PEPPER, key): each for key, each in keys.items()})
+    )

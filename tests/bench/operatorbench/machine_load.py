@@ -62,5 +62,4 @@ def machine() -> dict[str, object]:
         "processor": model,
         "cores": len(os.sched_getaffinity(0)),
         "kernel": platform.release(),
-        "python": platform.python_version(),
     }

@@ -1,8 +1,8 @@
 """What the operator's own Python takes for one pool: `python tests/bench/operatorbench/pass_speed.py [PODS] [QUOTAS]`.
 
-Prints milliseconds of processor time, the best of several runs: to read the reports of all pods, and to decide, with
-numbers that change from run to run. Besides them a pass costs one sync per pod. And it prints how much memory the
-reports and the durable copies of all pods take.
+With `--scope Pool` the quotas hold over all its pods. Prints milliseconds of processor time, the best of several runs:
+to read the reports of all pods, and to decide, with numbers that change from run to run. Besides them a pass costs one
+sync per pod. And it prints how much memory the reports and the durable copies of all pods take.
 """
 
 from __future__ import annotations
@@ -148,13 +148,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     cli = argparse.ArgumentParser(prog="pass_speed.py", description="Measure the operator's own Python for one pool.")
     cli.add_argument("pods", type=at_least(1), nargs="?", default=250, help="of the pool (%(default)s)")
     cli.add_argument("quotas", type=at_least(1), nargs="?", default=10, help="of the pool (%(default)s)")
+    cli.add_argument(
+        "--scope", choices=("PerReplica", "Pool"), default="PerReplica", help="of all quotas (%(default)s)"
+    )
     return cli.parse_args(arguments)
 
 
 def main(arguments: Sequence[str]) -> None:
     options = parse(arguments)
     pods, quotas = options.pods, options.quotas
-    pool = made(Fleet(pods, quotas, 1))
+    pool = made(Fleet(pods, quotas, 1, 100 if options.scope == "Pool" else 0))
     said = [pool.reports(second) for second in range(RUNS)]
 
     def seen(data: dict[str, bytes]) -> Observed:
@@ -162,7 +165,8 @@ def main(arguments: Sequence[str]) -> None:
         return replace(pool.observed, reports=read)
 
     looks, planner = [seen(data) for data in said], Planner()
-    print(f"{pods} pods, {quotas} quotas, reports of {len(next(iter(said[0].values())))} bytes; milliseconds:")
+    size = len(next(iter(said[0].values())))
+    print(f"{pods} pods, {quotas} quotas of scope {options.scope}, reports of {size} bytes; milliseconds:")
     print(f"reading the reports {best(seen, said):8.2f}")
     print(f"deciding            {best(lambda look: reconcile(look, NOW, WALL, planner), looks):8.2f}")
     print("KiB per pod:")

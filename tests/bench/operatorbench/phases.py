@@ -17,6 +17,7 @@ from typing import Any, Final
 import machine_load
 import site_objects
 from api_calls import Calls, all_of, calls
+from arguments import python_of
 from figures import Step, observed_after, p95, peak_per_second, shown_after
 from programs import Operator, Sidecars, sidecars
 from site_objects import NAMESPACE
@@ -36,7 +37,7 @@ CORE: Final = f"/api/v1/namespaces/{NAMESPACE}"
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What is measured; `options` are the operator's, `patience` in seconds for each phase."""
+    """What is measured; `python` and `options` are the operator's, `patience` in seconds for each phase."""
 
     fleet: Fleet
     seconds: float
@@ -44,6 +45,7 @@ class Site:
     patience: float
     port: int | None
     log: Path
+    python: str
     options: tuple[str, ...] = ()
 
 
@@ -57,7 +59,7 @@ class Stage:
         self.pods = pods
         self.course = Course()
         self.watch = StatusWatch(api)
-        self.operator = Operator(server.kubeconfig, site.log, site.options)
+        self.operator = Operator(server.kubeconfig, site.log, site.python, site.options)
 
     def phase(self, quota: int) -> float:
         return quota / self.site.fleet.quotas
@@ -117,6 +119,7 @@ async def measure(site: Site) -> dict[str, Any]:
             "statusWritesPerSecondPeak": steady["statusWritesPerSecondPeak"],
             "statusWritesPerSecondIdle": idle["statusWritesPerSecond"],
             "editInForce250PodsSeconds": steady["editSeconds"],
+            "editOfAPoolQuotaInForceSeconds": steady["poolEditSeconds"],
             "cpuCores": steady["cores"]["operator"],
             "rssMiB": steady["rssMiB"],
             "coldStartSeconds": round(cold, 2),
@@ -132,7 +135,9 @@ def conditions(site: Site) -> dict[str, Any]:
     packages = ("kopf", "kubernetes", "aiohttp", "msgspec", "pydantic")
     return {
         **machine_load.machine(),
+        "python": python_of(site.python),
         "pools": site.fleet.pools,
+        "quotasOfScopePool": sum(site.fleet.is_of_pool(quota) for quota in range(site.fleet.quotas)),
         "podsOfTheEditedPool": len(site.fleet.pods_of(0)),
         "secondsOfChange": site.seconds,
         "stepSeconds": STEP_SECONDS,
@@ -227,7 +232,7 @@ async def changing(on: Stage) -> dict[str, Any]:
     end, counted_later = time.monotonic(), await on.operator.metrics()
     after = machine_load.read(on.pids(), end)
     now_mib, peak_mib = machine_load.memory_mib(on.operator.pid)
-    edits = [await edit(on, number) for number in range(on.site.edits)]
+    edits, pool_edits = await edited(on, of_pool=False), await edited(on, of_pool=True)
     await asyncio.sleep(max(0.0, LATE_SECONDS - (time.monotonic() - end)))
     told = await on.pods.order("told")
     writes = on.watch.writes_between(start, end)
@@ -237,6 +242,8 @@ async def changing(on: Stage) -> dict[str, Any]:
         "statusWritesPerSecondMean": round(len(writes) / (end - start), 2),
         "editSeconds": max(edits, default=None),
         "edits": edits,
+        "poolEditSeconds": max(pool_edits, default=None),
+        "poolEdits": pool_edits,
         "cores": machine_load.cores(before, after),
         "rssMiB": round(peak_mib, 1),
         "rssNowMiB": round(now_mib, 1),
@@ -270,10 +277,18 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(min(seconds, 9999.0), 3)
 
 
-async def edit(on: Stage, number: int) -> float:
+async def edited(on: Stage, *, of_pool: bool) -> list[float]:
+    """One edit after another, of quotas that hold over all pods of their pool or on each of them."""
+    turns = [
+        (number, on.site.fleet.first_quota(number % on.site.fleet.pools, of_pool=of_pool))
+        for number in range(on.site.edits)
+    ]
+    return [await edit(on, number, quota) for number, quota in turns if quota is not None]
+
+
+async def edit(on: Stage, number: int, quota: int) -> float:
     """Seconds from the patch of a quota's hard until every pod of its pool enforces another one."""
     pool = number % on.site.fleet.pools
-    quota = on.site.fleet.quotas_of(pool)[0]
     wanted: dict[str, Any] = {"spec": {"kv": {"hard": {"percent": 40 - number // on.site.fleet.pools}}}}
     before = {hard for hard, _ in await on.pods.order("in_force", pool=pool, tenant=_id(quota))}
     start = time.monotonic()

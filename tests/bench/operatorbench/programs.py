@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import sys
+import sysconfig
 import urllib.request
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -17,6 +19,7 @@ from site_objects import NAMESPACE
 from testcluster.processes import Keeper, Server, free_port, tail
 
 HERE: Final = Path(__file__).resolve().parent
+ROOT: Final = HERE.parents[2]
 ANSWER_SECONDS: Final = 60.0
 
 
@@ -67,12 +70,13 @@ async def sidecars(port: int | None) -> AsyncIterator[Sidecars]:
 
 
 class Operator:
-    """The operator as a process, with its own log."""
+    """The operator as a process, with its own log. `python` runs it, with the packages of this environment."""
 
-    def __init__(self, kubeconfig: Path, log: Path, options: tuple[str, ...]) -> None:
+    def __init__(self, kubeconfig: Path, log: Path, python: str, options: tuple[str, ...]) -> None:
         self._keeper = Keeper()
         self._kubeconfig = kubeconfig
         self._log = log
+        self._python = python
         self._options = options
         self._server: Server | None = None
         self._address = ""
@@ -85,8 +89,14 @@ class Operator:
     def start(self) -> None:
         self._address = f"127.0.0.1:{free_port()}"
         where = [f"--namespace={NAMESPACE}", "--kubeconfig", str(self._kubeconfig), f"--listen={self._address}"]
-        command = [sys.executable, "-m", "kvquota_operator", *where, *self._options]
-        self._server = self._keeper.start("operator", command, self._log)
+        command = [self._python, "-m", "kvquota_operator", *where, *self._options]
+        self._server = self._keeper.start("operator", command, self._log, environ={**os.environ, **self._packages()})
+
+    def _packages(self) -> dict[str, str]:
+        if self._python == sys.executable:
+            return {}
+        folders = (str(ROOT / "operator"), str(ROOT / "crds"), sysconfig.get_path("purelib"))
+        return {"PYTHONPATH": os.pathsep.join(folders)}
 
     def stop(self) -> None:
         """End it as Kubernetes does, with SIGTERM."""

@@ -12,6 +12,7 @@ from kvquota_api.meta import API_KEY_SECRET_TYPE, API_VERSION, CONTAINER_NAME
 from kvquota_api.validation import parse_model_pool
 
 NAMESPACE: Final = "inference"
+SEQUENCES: Final = 500_000  # at once, of a quota over all pods: more than there are
 Object = dict[str, Any]
 
 
@@ -36,7 +37,8 @@ def planned(admin_port: int) -> PoolPlan:
     return plan_pool(parse_model_pool(model_pool(0, admin_port)))
 
 
-def quota(number: int, pool: int) -> Object:
+def quota(number: int, pool: int, *, of_pool: bool = False) -> Object:
+    scope = {"scope": "Pool", "maxConcurrentRequests": SEQUENCES} if of_pool else {}
     return {
         "apiVersion": API_VERSION,
         "kind": "TenantQuota",
@@ -45,6 +47,7 @@ def quota(number: int, pool: int) -> Object:
             "tenant": tenant_name(number),
             "modelPoolRef": {"name": pool_name(pool)},
             "kv": {"soft": {"percent": 5}, "hard": {"percent": 50}},
+            **scope,
             "identity": {"apiKeys": [{"secretRef": {"name": tenant_name(number), "key": "key"}}]},
         },
     }
@@ -85,7 +88,8 @@ def pod_status(number: int) -> Object:
 
 
 def quotas(fleet: Fleet) -> list[Object]:
-    return [quota(number, pool) for pool in range(fleet.pools) for number in fleet.quotas_of(pool)]
+    numbers = [(pool, number) for pool in range(fleet.pools) for number in fleet.quotas_of(pool)]
+    return [quota(number, pool, of_pool=fleet.is_of_pool(number)) for pool, number in numbers]
 
 
 def pods(fleet: Fleet) -> list[tuple[int, Object]]:

@@ -25,11 +25,15 @@ REFUSED: Final = "tenant_kv_quota_exceeded"
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """How many there are of what. Pods and quotas are spread over the pools evenly."""
+    """How many there are of what. Pods and quotas are spread over the pools evenly.
+
+    `scope_pool`: the percent of the quotas whose limits hold over all pods of their pool together.
+    """
 
     pods: int
     quotas: int
     pools: int
+    scope_pool: int = 0
 
     def pods_of(self, pool: int) -> range:
         """Numbers of the pods of one pool."""
@@ -38,6 +42,14 @@ class Fleet:
     def quotas_of(self, pool: int) -> range:
         """Numbers of the quotas of one pool."""
         return _part(self.quotas, self.pools, pool)
+
+    def is_of_pool(self, quota: int) -> bool:
+        """Whether the limits of this quota hold over all pods together: those are spread evenly over the quotas."""
+        return len(_part(self.scope_pool, 100, quota % 100)) > 0
+
+    def first_quota(self, pool: int, *, of_pool: bool) -> int | None:
+        """The first quota of a pool whose limits hold over all pods, or on each of them; None where there is none."""
+        return next((each for each in self.quotas_of(pool) if self.is_of_pool(each) == of_pool), None)
 
 
 def _part(count: int, parts: int, part: int) -> range:
