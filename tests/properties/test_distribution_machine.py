@@ -31,7 +31,7 @@ MOUNTS = st.sampled_from([True, True, True, False])
 SIZES = st.sampled_from([make.CAP, make.CAP, 9_001, 3_001])
 MOST_PODS = 5
 MOST_WRITES = 8  # of one pod's copy, until all is settled for what is asked for: twice what was ever seen
-SHORT = Run(settings(max_examples=120, stateful_step_count=50), steps=1_500)
+SHORT = Run(settings(max_examples=200, stateful_step_count=50), steps=1_500)
 LONG = Run(settings(max_examples=2_000, stateful_step_count=150), steps=100_000)
 
 hards = st.sampled_from(

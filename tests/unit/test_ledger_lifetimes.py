@@ -218,3 +218,12 @@ def test_what_the_engine_has_of_us_and_what_was_cut_off_is_counted_in_sequences(
         books.release(ticket, cause, 0.0)
     books.release(waiting.ticket, Cause.CLIENT_GONE, 0.0)
     assert (books.sequences, books.cut, books.begun) == (0, 2 + 3 + 4, 10)
+
+
+def test_the_limits_that_answers_tell_are_those_of_the_config_in_force() -> None:
+    books = open_books(share(soft_blocks=100, hard_blocks=500))
+    told = books.room("inference/search", 0.0)
+    assert told is not None
+    assert books.room("inference/search", 0.0) == told
+    books.configure(config(share(soft_blocks=40, hard_blocks=500)), 1.0)
+    assert books.room("inference/search", 1.0) != told
