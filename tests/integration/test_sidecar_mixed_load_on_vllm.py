@@ -68,11 +68,9 @@ async def test_a_guaranteed_newcomer_gets_in_while_what_was_lent_is_ended(
             client.send(post(json.dumps(long).encode(), "/v1/completions", BATCH))
             readers.append(asyncio.create_task(read_on(client, each)))
         await eventually("all of them stream", lambda: all(b"data: " in each for each in shown))
-        started = asyncio.get_running_loop().time()
         got = asyncio.create_task(asked(running, "/v1/completions", wide, tenant=SEARCH))
         await eventually("it asks", lambda: running.in_flight(SEARCH) == 3)
         await eventually("it is in", lambda: not running.sidecar._desk.waiting)
-        waited = asyncio.get_running_loop().time() - started
         assert (await got).status == 200
         ended = [bytes(each) for each in shown if b"kv_evicted" in each]
         counts = {each.id: (each.total.evicted, each.total.guarantee_missed) for each in running.report().tenants}
@@ -82,7 +80,6 @@ async def test_a_guaranteed_newcomer_gets_in_while_what_was_lent_is_ended(
         await everything.aclose()
         await running.idle()
     await vllm_client.until_idle()
-    assert waited < 2.0
     assert len(ended) == 1
     assert b"[DONE]" not in ended[0]
     assert counts == {SEARCH: (0, 0), BATCH: (1, 0)}
