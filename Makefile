@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONPATH := $(CURDIR)/tests/support
 
-.PHONY: help setup demo test test-fast test-long fuzz lint verify crds lock native test-native bench-sidecar bench-operator soak apiserver node parts clean
+.PHONY: help setup demo test test-heavy test-fast test-long fuzz lint verify crds lock native test-native bench-sidecar bench-operator soak apiserver node parts clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,8 +45,11 @@ parts: setup ## fetch and build the real parts that the tests run against (once 
 
 # Most tests wait more than they compute: three workers keep two cores busy.
 WORKERS ?= 3
-test: parts ## every test on all real parts (WORKERS=3 at once, ARGS=... are passed on)
-	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup $(ARGS)
+test: parts ## every test on all real parts but the heavy ones (WORKERS=3 at once, ARGS=... are passed on)
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup -m "not heavy" $(ARGS)
+
+test-heavy: parts ## those that take minutes each: engines of several processes or started again and again, images built (one at a time)
+	@$(BIN)/python -m pytest -m heavy -rP $(ARGS)
 
 # The gate is of the whole: where ARGS choose among the tests, or do anything else, it would say nothing true.
 test-fast: setup ## unit and property tests with the coverage gate (none with ARGS=...): no network, no real parts

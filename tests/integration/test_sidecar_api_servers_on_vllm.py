@@ -13,7 +13,7 @@ from testengine.client import client_of
 from testengine.port import EngineUnderTest
 from testengine.vllm import VllmArguments, VllmEngine
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.heavy]
 
 LONG = {"prompt": [300] * 300, "max_tokens": 1500, "ignore_eos": True, "stream": True}
 REQUESTS = 6

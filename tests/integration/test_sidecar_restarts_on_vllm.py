@@ -31,7 +31,7 @@ from sidecar_rig import BATCH, KEYS, SEARCH, TOKEN, chat, config, share
 from testcluster.processes import Keeper
 from testengine.vllm import VllmArguments, VllmEngine
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.heavy]
 
 CHAT = "/v1/chat/completions"
 QUICK = ("--lame-duck-seconds", "0", "--drain-seconds", "0", "--sample-seconds", "0.1")

@@ -13,7 +13,7 @@ import pytest
 from node_path import ROOT, compiled_wheel
 from testcluster.building import WHEELS, Builder, wheels_of
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.heavy]
 
 DOCKERFILE = ROOT / "docs" / "how-to" / "Dockerfile"
 ROOM_BYTES = 6 * 2**30
