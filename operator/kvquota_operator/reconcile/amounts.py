@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, overload
 
-from kvquota_api.amounts import Bytes, format_quantity
+from kvquota_api.amounts import Bytes, format_bytes, format_quantity
 from kvquota_api.pod_config import KvPlan
 from kvquota_api.quota import KvAmount
 from kvquota_operator.planning.exchange import blocks_in
@@ -59,3 +59,9 @@ def memory_quantity(size: int) -> str:
 def in_words(blocks: int, kv: KvPlan) -> str:
     """An amount as a sentence says it: "7,372 blocks (117,952 tokens)"."""
     return f"{blocks:,} blocks ({kv.worth.tokens(blocks):,} tokens)"
+
+
+def pool_in_words(kv: KvPlan) -> str:
+    """The KV pool of one engine: "7,372 blocks (117,952 tokens, 14.4 GiB on one GPU)"."""
+    size = format_bytes(kv.cap_blocks * kv.bytes_per_block)
+    return f"{kv.cap_blocks:,} blocks ({kv.worth.tokens(kv.cap_blocks):,} tokens, {size} on one GPU)"

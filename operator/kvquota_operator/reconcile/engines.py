@@ -22,7 +22,7 @@ from kvquota_api.pool_status import Advice
 from kvquota_api.usage import EngineRecent, UsageReport
 from kvquota_operator.reconcile.pods import LivePod, PodsSeen
 from kvquota_operator.reconcile.usage import hit_rate_percent
-from kvquota_operator.reconcile.verdicts import Verdict, listed
+from kvquota_operator.reconcile.verdicts import Verdict, listed, pods_named
 
 ENGINE_DOWN: Final = "EngineDown"
 FOREIGN_MIN: Final = 5  # sequences in ten minutes: fewer are somebody who looked whether the engine is there
@@ -132,4 +132,4 @@ def _fresh(pods: PodsSeen) -> _Reports:
 
 
 def _named(pods: list[LivePod]) -> str:
-    return f"pod{'' if len(pods) == 1 else 's'} {listed(each.pod.name for each in pods)}"
+    return pods_named([each.pod.name for each in pods])

@@ -17,7 +17,7 @@ from kvquota_api.pod_config import FOR_THE_OPERATOR, PodConfig
 from kvquota_api.usage import Rejected
 from kvquota_operator.reconcile.plan import SecretWanted
 from kvquota_operator.reconcile.pods import LivePod, PodsSeen
-from kvquota_operator.reconcile.verdicts import Verdict, listed
+from kvquota_operator.reconcile.verdicts import Verdict, listed, pods_named
 
 
 def rejected(pods: PodsSeen, configs: Mapping[str, PodConfig], secret: SecretWanted | None) -> Verdict | None:
@@ -52,7 +52,7 @@ def partly_understood(pods: PodsSeen) -> Verdict | None:
     return Verdict(
         "False",
         "ConfigPartlyUnderstood",
-        f"not known to the sidecar of pod{'' if len(unknown) == 1 else 's'} {listed(unknown)}, and not enforced there:"
+        f"not known to the sidecar of {pods_named(unknown)}, and not enforced there:"
         f" {named}. All else of the config is in force. Roll these pods out again (kubectl rollout restart)"
         " with the sidecar of the operator's version",
     )

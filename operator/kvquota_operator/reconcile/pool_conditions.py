@@ -1,7 +1,7 @@
 """The conditions of a ModelPool.
 
-Decides PlanValid, PartitionApplied, PodsGoverned, UsageObserved, GuaranteeKept and Degraded, each by a chain of rules,
-and asks for TrafficGoverned and QuotaReviewed. Pure.
+Decides PlanValid, PodsGoverned, UsageObserved, GuaranteeKept and Degraded, each by a chain of rules, and asks for
+PartitionApplied, TrafficGoverned and QuotaReviewed. Pure.
 
 Invariants:
 
@@ -11,11 +11,10 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from kvquota_api.amounts import format_bytes
 from kvquota_api.conditions import (
     DEGRADED,
     GUARANTEE_KEPT,
@@ -32,20 +31,21 @@ from kvquota_api.memory.plan import PoolPlan
 from kvquota_api.meta import INJECT_LABEL
 from kvquota_api.model_pool import ModelPool
 from kvquota_api.pod_config import KvPlan, PodConfig
-from kvquota_api.usage import Rung, UsageReport
-from kvquota_operator.reconcile.amounts import KIB
+from kvquota_api.usage import Rung
+from kvquota_operator.reconcile.amounts import KIB, pool_in_words
 from kvquota_operator.reconcile.basis import Basis
 from kvquota_operator.reconcile.configs import Oversize
 from kvquota_operator.reconcile.engines import engine_silence, traffic_governed
 from kvquota_operator.reconcile.obeying import partly_understood, rejected
-from kvquota_operator.reconcile.observed import InvalidSeen, KeyProblem, PodSeen
+from kvquota_operator.reconcile.observed import InvalidSeen, KeyProblem
+from kvquota_operator.reconcile.partition import partition_applied
 from kvquota_operator.reconcile.plan import SecretWanted
-from kvquota_operator.reconcile.pods import LivePod, PodsSeen
+from kvquota_operator.reconcile.pods import PodsSeen
 from kvquota_operator.reconcile.refusals import copy_refused
 from kvquota_operator.reconcile.reviewing import Change, reviewed
 from kvquota_operator.reconcile.silence import left_the_selector, silence
 from kvquota_operator.reconcile.usage import PoolSums, TenantSums
-from kvquota_operator.reconcile.verdicts import NAMES_IN_MESSAGE, NOT_ENFORCED_YET, Verdict, decide, listed
+from kvquota_operator.reconcile.verdicts import NOT_ENFORCED_YET, Verdict, decide, listed, pods_named
 
 HOW_TO_GOVERN: Final = "docs/how-to/put-a-pod-under-quota.md"  # the four changes of a pod template
 MARGIN_PERCENT: Final = range(5, 11)  # of the card: less is used up by what nobody plans, more is wasted
@@ -96,7 +96,7 @@ def pool_verdicts(facts: PoolFacts) -> dict[str, Verdict]:
     """The conditions of the pool, by type."""
     return {
         PLAN_VALID: decide(_PLAN, facts, _planned(facts.basis)),
-        PARTITION_APPLIED: decide(_PARTITION, facts, _APPLIED),
+        PARTITION_APPLIED: partition_applied(facts.basis, facts.pods),
         PODS_GOVERNED: decide(_GOVERNED, facts, _ALL_GOVERNED),
         TRAFFIC_GOVERNED: traffic_governed(facts.pods),
         USAGE_OBSERVED: decide(_OBSERVED, facts, _REPORTED),
@@ -115,9 +115,9 @@ def _plan_problem(facts: PoolFacts) -> Verdict | None:
     elif kv is None:
         meanwhile = "No plan was ever valid: pods get no config until this is corrected"
     elif facts.basis.measured:
-        meanwhile = f"Quotas hold on what the engines report: {_size(kv)}"
+        meanwhile = f"Quotas hold on what the engines report: {pool_in_words(kv)}"
     else:
-        meanwhile = f"The last valid plan stays in force: {_size(kv)}"
+        meanwhile = f"The last valid plan stays in force: {pool_in_words(kv)}"
     return Verdict(problem.status, problem.reason, f"{problem.message}. {meanwhile}")
 
 
@@ -158,7 +158,9 @@ def _planned(basis: Basis) -> Verdict:
     plan = basis.plan
     if plan is None or basis.kv is None:
         return Verdict("Unknown", "NotPlanned", "nothing was planned yet")
-    return Verdict("True", "Planned", " ".join((f"the KV pool of one engine is {_size(basis.kv)}.", *_assumed(plan))))
+    return Verdict(
+        "True", "Planned", " ".join((f"the KV pool of one engine is {pool_in_words(basis.kv)}.", *_assumed(plan)))
+    )
 
 
 def _assumed(plan: PoolPlan) -> tuple[str, ...]:
@@ -168,99 +170,6 @@ def _assumed(plan: PoolPlan) -> tuple[str, ...]:
         for title, sentences in (("Warning", plan.warnings), ("Assumed", plan.assumptions))
         if sentences
     )
-
-
-def _size(kv: KvPlan) -> str:
-    tokens = kv.worth.tokens(kv.cap_blocks)
-    return (
-        f"{kv.cap_blocks:,} blocks ({tokens:,} tokens, {format_bytes(kv.cap_blocks * kv.bytes_per_block)} on one GPU)"
-    )
-
-
-def _no_plan(facts: PoolFacts) -> Verdict | None:
-    if facts.basis.kv is None or facts.basis.measured:
-        return Verdict("Unknown", "NoPlan", "there is no plan to apply: see the condition PlanValid")
-    return None
-
-
-def _not_measured(facts: PoolFacts) -> Verdict | None:
-    if not _measured(facts.pods):
-        return Verdict("Unknown", "NotMeasured", "no engine has said yet how many blocks it came up with")
-    return None
-
-
-def _measured(pods: PodsSeen) -> list[tuple[LivePod, UsageReport, int]]:
-    return [
-        (each, each.report, each.report.engine.blocks)
-        for each in pods.live
-        if each.fresh and each.report is not None and each.report.engine.blocks is not None
-    ]
-
-
-def _earlier_plan(facts: PoolFacts) -> Verdict | None:
-    found, planned = _of_earlier_plans(facts), facts.basis.template
-    if planned is None or not found:
-        return None
-    models = {planned.model, *(plan.model for plan, _ in found)}
-    told = [
-        f"{_subject(pods, 'has', 'have')} {_plan_in_words(plan, models)}" for plan, pods in found[:NAMES_IN_MESSAGE]
-    ]
-    return Verdict(
-        "False",
-        "EarlierPlan",
-        f"{'; '.join(told)} by an earlier plan, with which the engine was started; planned are now"
-        f" {_plan_in_words(planned, models)}. On each pod quotas hold by its own plan: roll the pods out again (kubectl"
-        " rollout restart)",
-    )
-
-
-def _of_earlier_plans(facts: PoolFacts) -> list[tuple[PodConfig, list[PodSeen]]]:
-    """Pods whose plan differs in its name alone have the partition that is planned."""
-    found: dict[KvPlan, tuple[PodConfig, list[PodSeen]]] = {}
-    for live in facts.pods.live:
-        earlier = facts.basis.earlier.get(live.pod.uid)
-        if earlier is not None and earlier.kv != facts.basis.kv:
-            found.setdefault(earlier.kv, (earlier, []))[1].append(live.pod)
-    return [*found.values()]
-
-
-def _plan_in_words(of: PodConfig, models: Collection[str]) -> str:
-    return _size(of.kv) if len(models) == 1 else f"{_size(of.kv)} of {of.model}"
-
-
-def _block_size_differs(facts: PoolFacts) -> Verdict | None:
-    kv = facts.basis.kv
-    for live, report, _ in _measured(facts.pods):
-        found = report.engine.block_tokens
-        if kv is not None and found not in (None, kv.block_tokens):
-            return Verdict(
-                "False",
-                "BlockSizeDiffers",
-                f"the engine of pod {live.pod.name} has blocks of {found} tokens, planned are {kv.block_tokens}: set"
-                " spec.engine.blockSize to what the engine uses, or start it with --block-size"
-                f" {kv.block_tokens}",
-            )
-    return None
-
-
-def _size_differs(facts: PoolFacts) -> Verdict | None:
-    kv = facts.basis.kv
-    for live, _, blocks in _measured(facts.pods):
-        if kv is not None and blocks != kv.cap_blocks:
-            return Verdict(
-                "False",
-                "SizeDiffers",
-                f"the engine of pod {live.pod.name} came up with {blocks:,} blocks, planned are {_size(kv)}; quotas"
-                f" hold on the smaller. Restart the engine {_with_planned(facts, kv)}, or correct spec.memory.kvPool",
-            )
-    return None
-
-
-def _with_planned(facts: PoolFacts, kv: KvPlan) -> str:
-    size = kv.cap_blocks * kv.bytes_per_block
-    if facts.basis.template is not None and facts.basis.template.engine_type == "vLLM":
-        return f"with --kv-cache-memory-bytes {size} --block-size {kv.block_tokens}"
-    return f"with {size} bytes of KV cache on each GPU, in blocks of {kv.block_tokens} tokens"
 
 
 def _config_rejected(facts: PoolFacts) -> Verdict | None:
@@ -300,12 +209,13 @@ def _identity(facts: PoolFacts) -> Verdict | None:
 def _selector_conflict(facts: PoolFacts) -> Verdict | None:
     if not facts.pods.disputed:
         return None
+    disputed = [pod.name for pod in facts.pods.disputed]
     others = listed({other.name for pod in facts.pods.disputed for other in pod.other_pools})
     return Verdict(
         "False",
         "SelectorConflict",
-        f"{_subject(facts.pods.disputed, 'is', 'are')} selected by ModelPool {others} too; the oldest pool governs"
-        f" {'it' if len(facts.pods.disputed) == 1 else 'them'}: make the selectors differ",
+        f"{pods_named(disputed, 'is', 'are')} selected by ModelPool {others} too; the oldest pool governs"
+        f" {'it' if len(disputed) == 1 else 'them'}: make the selectors differ",
     )
 
 
@@ -328,13 +238,8 @@ def _not_injected(facts: PoolFacts) -> Verdict | None:
             f'set the label {INJECT_LABEL}: "true" in the pod template, or add the container named kvquota by hand, see'
             f" {HOW_TO_GOVERN}"
         )
-    message = f"{_subject(bare, 'carries', 'carry')} no sidecar and no quota holds there: {todo}"
-    return Verdict("False", "NotInjected", message)
-
-
-def _subject(pods: Sequence[PodSeen], one: str, several: str) -> str:
-    """The pods and their verb."""
-    return f"pod{'' if len(pods) == 1 else 's'} {listed(pod.name for pod in pods)} {one if len(pods) == 1 else several}"
+    named = pods_named([pod.name for pod in bare], "carries", "carry")
+    return Verdict("False", "NotInjected", f"{named} no sidecar and no quota holds there: {todo}")
 
 
 def _no_pods(facts: PoolFacts) -> Verdict | None:
@@ -382,7 +287,6 @@ def _on_the_ladder(facts: PoolFacts) -> Verdict | None:
 
 
 _PLAN: Final = (_plan_problem, _margin, _anonymous, _not_enforced_yet)
-_PARTITION: Final = (_no_plan, _earlier_plan, _not_measured, _block_size_differs, _size_differs)
 _GOVERNED: Final = (
     _config_too_large,
     _copy_refused,
@@ -398,7 +302,6 @@ _OBSERVED: Final = (_silent, _engine_silent)
 _KEPT: Final = (_no_numbers, _missed)
 _DEGRADED: Final = (_no_numbers, _on_the_ladder)
 
-_APPLIED: Final = Verdict("True", "Applied", "every engine that reports came up with the planned KV pool")
 _ALL_GOVERNED: Final = Verdict("True", "AllGoverned", "every pod that the selector matches carries the sidecar")
 _REPORTED: Final = Verdict("True", "Reported", "every governed pod reports")
 _GUARANTEED: Final = Verdict("True", "Kept", "every request inside soft found room in the last ten minutes")

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kvquota_operator.reconcile.manifests import pool_secret_name
-from kvquota_operator.reconcile.verdicts import Verdict, listed
+from kvquota_operator.reconcile.verdicts import Verdict, pods_named
 
 LONGEST_SENTENCE: Final = 400  # characters: policies name the rule and the field in fewer
 
@@ -24,7 +24,7 @@ def copy_refused(pool: str, refused: Mapping[str, str], secret_refused: str | No
     told = [] if secret_refused is None else [f"the Secret {pool_secret_name(pool)}: {_cut(secret_refused)}"]
     if refused:
         first = refused[min(refused)]
-        told.append(f"the config of pod{'' if len(refused) == 1 else 's'} {listed(refused)}: {_cut(first)}")
+        told.append(f"the config of {pods_named(refused)}: {_cut(first)}")
     if not told:
         return None
     return Verdict(

@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypeVar
@@ -80,3 +80,10 @@ def listed(names: Iterable[str]) -> str:
     ordered = sorted(names)
     more = len(ordered) - NAMES_IN_MESSAGE
     return ", ".join(ordered[:NAMES_IN_MESSAGE]) + (f" and {more} more" if more > 0 else "")
+
+
+def pods_named(names: Collection[str], one: str = "", several: str = "") -> str:
+    """The pods as the subject of a sentence, with their verb if there is one: "pods a, b have"."""
+    named = f"pod{'' if len(names) == 1 else 's'} {listed(names)}"
+    verb = one if len(names) == 1 else several
+    return f"{named} {verb}" if verb else named
