@@ -32,7 +32,7 @@ from kvquota_operator.injection.asking import asks, labels_of, selecting
 from kvquota_operator.injection.injecting import inject
 from kvquota_operator.injection.outcomes import Allowed, Outcome, Refused, SidecarImage, Target
 from kvquota_operator.injection.planned import keeps_last_plan, target_of
-from kvquota_operator.injection.waiting import is_new, not_yet
+from kvquota_operator.injection.waiting import RETRY_SECONDS, is_new, not_yet
 from kvquota_operator.logs import told
 from kvquota_operator.ports import Clock, ClusterError
 from kvquota_operator.reading.objects import StoredPool, read_model_config, read_pool
@@ -43,7 +43,6 @@ from kvquota_operator.webhook_settings import WebhookSettings
 
 PATH: Final = "/inject"
 MAX_BODY_BYTES: Final = 4 * 2**20  # an API server takes 3 MiB, and a pod is in a review once
-CANNOT_READ_SECONDS: Final = 1  # until a pod is tried again whose pool could not be read
 REVIEWS_AT_ONCE: Final = 8  # a body takes up to 25 times its bytes while it is decided on
 DECIDING_SECONDS: Final = 4.0  # from the first byte to the answer: the API server waits for 5
 READ_SECONDS: Final = 2.0  # for the config of a model, which may be as large as a ConfigMap
@@ -166,7 +165,7 @@ class Webhook:
             outcome = await self._injector.decide(review)
         except ClusterError as error:
             why = f"the pod's ModelPool cannot be read now ({error}): try again in a moment"
-            outcome = Refused(why, CANNOT_READ_SECONDS)
+            outcome = Refused(why, RETRY_SECONDS)
         _note(review, outcome)
         return web.json_response(answer(review, outcome))
 

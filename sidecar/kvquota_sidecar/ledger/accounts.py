@@ -96,7 +96,10 @@ class Account:
             self.context = max_model_len if self.shadow else context_limit(self.share, max_model_len)
 
     def allowance(self, usable: Blocks, worth: Worth) -> Allowance:
-        """What its answers say of its limits, in a pool of `usable` blocks that are worth so much."""
+        """What its answers say of its limits, in a pool of `usable` blocks that are worth so much.
+
+        Made once and kept until `draw`: neither of the two changes without it.
+        """
         if self._allowance is None:
             most = None if self.share is None else self.share.max_concurrent_requests
             self._allowance = allowance_of(self.soft, min(self.hard, usable), worth, most)

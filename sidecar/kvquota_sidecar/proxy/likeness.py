@@ -8,7 +8,7 @@ Invariants:
    empty: what was counted of that frame holds for it too. All else is read as JSON.
 2. What is learnt was read as JSON before. A key like `"content":"` stands nowhere inside a text, where quotes are
    escaped.
-3. A text holds no quote and no end of a line, and does not end with a backslash: so it ends where the learnt one ends.
+3. A text holds no quote and no line feed, and does not end with a backslash: so it ends where the learnt one ends.
    What else it holds makes no difference, as it is one token's whatever it says.
 """
 
