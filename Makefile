@@ -13,7 +13,7 @@ export PYTHONPATH := $(CURDIR)/tests/support
 .PHONY: help setup demo test test-heavy test-fast test-long fuzz lint verify crds lock native test-native bench-sidecar bench-operator soak apiserver node parts clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
 
 # pyvenv.cfg, not the folder: an interrupted run leaves a folder without it.
 $(VENV)/pyvenv.cfg:
@@ -61,7 +61,7 @@ else
 	@echo "test-fast: no coverage gate, since ARGS were given"
 endif
 
-test-long: setup native ## the property tests on many more and new examples, on the compiled sidecar (hours; ARGS='-k ledger -s': one of them)
+test-long: setup native ## the property tests on many more and new examples, on the compiled sidecar (hours; ARGS='-k ledger -rP': some of them, and what they met)
 	@KVQUOTA_PROFILE=long PYTHONPATH=$(CURDIR)/build/native:$(PYTHONPATH) $(BIN)/python -m pytest --numprocesses 2 -m "not interpreted" tests/properties $(ARGS)
 
 native: build/native/.built ## the compiled sidecar, in build/native (two minutes; hatch_build.py)
@@ -83,7 +83,7 @@ PURE = crds/kvquota_api/*,operator/kvquota_operator/injection/*,operator/kvquota
 # although the next one tries something else. A round that hangs is a fault too.
 FOR ?= 60
 fuzz: setup ## the parsers that read what strangers send, on new inputs for a minute (FOR=3600 seconds, SEED=... a round again)
-	@case "$(FOR)$${SEED:-}" in *[!0-9]*) echo "fuzz: FOR and SEED are whole numbers, as in FOR=60 and SEED=1" >&2; exit 2;; esac; \
+	@case "$(FOR):$${SEED:-0}" in :*|*[!0-9:]*) echo "fuzz: FOR and SEED are whole numbers, as in FOR=60 and SEED=1" >&2; exit 2;; esac; \
 	end=$$((SECONDS + $(FOR))); \
 	while seed=$${SEED:-$$((RANDOM * 32768 + RANDOM))}; do \
 		echo "fuzz: make fuzz SEED=$$seed brings this round again"; \
@@ -103,6 +103,7 @@ verify: lint ## lint, and refuse generated files that are not what the models sa
 	@$(BIN)/python -m kvquota_api.crdgen --check --reference docs/reference.md crds charts/kvquota/crds
 
 LOCK = uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --no-annotate --python-version 3.11
+OF_ENGINES = --python-platform x86_64-manylinux_2_36 --only-binary :all:
 lock: ## write the lock files again (needs uv on PATH)
 	@$(LOCK) pyproject.toml --extra cli -o requirements/demo.lock
 	@$(LOCK) pyproject.toml --extra dev -c requirements/demo.lock -o requirements/dev.lock
@@ -110,7 +111,8 @@ lock: ## write the lock files again (needs uv on PATH)
 	@$(LOCK) pyproject.toml --extra sidecar -c requirements/demo.lock -o requirements/sidecar.lock
 	@$(LOCK) requirements/build.in -o requirements/build.lock
 	@$(LOCK) requirements/native.in pyproject.toml --extra sidecar -c requirements/dev.lock -o requirements/native.lock
-	@$(LOCK) requirements/engine.in --override requirements/engine.override --python-platform x86_64-manylinux_2_36 --only-binary :all: -o requirements/engine.lock
+	@$(LOCK) requirements/engine.in --override requirements/engine.override $(OF_ENGINES) -o requirements/engine.lock
+	@$(LOCK) requirements/llamacpp.in $(OF_ENGINES) -o requirements/llamacpp.lock
 
 apiserver: setup ## a real kube-apiserver and etcd on this machine, until Ctrl-C
 	@$(BIN)/python -m testcluster.apiserver
@@ -125,7 +127,7 @@ bench-operator: setup ## the operator with 5,000 pods on a real API server, in b
 	@$(BIN)/python tests/bench/operatorbench $(ARGS)
 
 soak: setup native ## the sidecar under a mixed load for FOR=86400 seconds (60 without): what it takes, and whether it gives it back (ARGS='--rate 20')
-	@$(BIN)/python tests/bench/soak.py --seconds $(FOR) $(ARGS)
+	@$(BIN)/python tests/bench/soak.py --seconds "$(FOR)" $(ARGS)
 
 clean: ## remove what the targets above made in this folder
 	@rm -rf $(VENV) .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build && find crds operator sidecar tests -name __pycache__ -prune -exec rm -rf {} +

@@ -16,6 +16,7 @@ from kvquota_operator.webhook_settings import WebhookSettings, add_flags, webhoo
 
 SHORTEST_SYNC_SECONDS: Final = 0.2  # below it a pass over a large pool does not end before the next begins
 LONGEST_SYNC_SECONDS: Final = 60.0  # above it `kubectl get` shows what is long over
+_VERSION: Final = "--version"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,11 @@ class OperatorSettings:
 def parse_settings(argv: Sequence[str] | None = None) -> OperatorSettings:
     """Settings of a command line. Ends the process with a usage message where it cannot be read."""
     parser = _parser()
-    parsed = parser.parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    beside = " ".join(word for word in words if word != _VERSION)
+    if _VERSION in words and beside:
+        parser.error(f"{beside} is not expected beside {_VERSION}: leave it out")
+    parsed = parser.parse_args(words)
     elects = parsed.kubeconfig is None if parsed.leader_elect is None else parsed.leader_elect
     if elects and parsed.kubeconfig is not None and parsed.lease_namespace is None:
         parser.error("--leader-elect outside of a pod needs --lease-namespace: name the namespace of the Lease")
@@ -80,7 +85,7 @@ class _TellVersion(argparse.Action):
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="kvquota-operator", description="The operator of kvquota.")
-    parser.add_argument("--version", action=_TellVersion, nargs=0, help="print the version and end")
+    parser.add_argument(_VERSION, action=_TellVersion, nargs=0, help="print the version and end")
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument(
         "--namespace",

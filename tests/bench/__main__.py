@@ -70,7 +70,9 @@ def parts(text: str) -> list[str]:
     """Names of `PARTS`, separated by commas."""
     names = text.split(",")
     if unknown := [name for name in names if name not in PARTS]:
-        raise argparse.ArgumentTypeError(f"there is no part {', '.join(unknown)}; name some of {','.join(PARTS)}")
+        raise argparse.ArgumentTypeError(
+            f"there is no part {', '.join(map(repr, unknown))}; name some of {','.join(PARTS)}"
+        )
     return names
 
 

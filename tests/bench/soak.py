@@ -4,7 +4,7 @@ Runs the compiled sidecar before the fake engine under a mixed load of a few req
 are read to their end, left, and reset, requests that are refused for each of the usual reasons, bodies of 100 kB,
 connections that say nothing. Prints a line each minute: memory, descriptors and threads of the process that serves, and
 what it counts itself (its asyncio tasks are those of connections and requests). Ends with the slope of the memory over
-the second half, and with 1 where something was not given back after the load had ended.
+the second half, where that has two lines, and with 1 where something was not given back after the load had ended.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import builds
+from operatorbench.arguments import per_second, seconds
 
 from raw_client import RawClient
 from sidecar_program import Program, engine, files_of, mounted, start
@@ -188,12 +189,12 @@ def size_of(pid: int, at: float) -> Size:
     return Size(at, int(status["VmRSS"].split()[0]), descriptors, int(status["Threads"]))
 
 
-def slope(sizes: Sequence[Size]) -> float:
-    """KiB of memory an hour, by least squares over the second half of the time."""
+def slope(sizes: Sequence[Size]) -> float | None:
+    """KiB of memory an hour, by least squares over the second half of the time; None: it was looked at only once."""
     later = [each for each in sizes if each.at >= sizes[-1].at / 2]
     mean_at, mean = sum(each.at for each in later) / len(later), sum(each.rss for each in later) / len(later)
     spread = sum((each.at - mean_at) ** 2 for each in later)
-    return 3600 * sum((each.at - mean_at) * (each.rss - mean) for each in later) / spread if spread else 0.0
+    return 3600 * sum((each.at - mean_at) * (each.rss - mean) for each in later) / spread if spread else None
 
 
 def not_given_back(soak: Soak) -> list[str]:
@@ -218,14 +219,11 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     cli = argparse.ArgumentParser(
         prog="tests/bench/soak.py", description="Run the sidecar for long under a mixed load."
     )
-    cli.add_argument("--seconds", type=float, default=600.0, help="of load (%(default)g)")
-    cli.add_argument("--rate", type=float, default=10.0, help="requests a second (%(default)g)")
-    cli.add_argument("--every", type=float, default=60.0, help="seconds between two lines (%(default)g)")
+    cli.add_argument("--seconds", type=seconds, default=600.0, help="of load (%(default)g)")
+    cli.add_argument("--rate", type=per_second, default=10.0, help="requests a second (%(default)g)")
+    cli.add_argument("--every", type=seconds, default=60.0, help="seconds between two lines (%(default)g)")
     cli.add_argument("--interpreted", action="store_const", const="interpreted", default="compiled", dest="build")
-    given = cli.parse_args(arguments)
-    if min(given.seconds, given.rate, given.every) <= 0:
-        cli.error("give --seconds, --rate and --every above 0")
-    return given
+    return cli.parse_args(arguments)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -239,7 +237,10 @@ def main(arguments: Sequence[str]) -> int:
             keeper.stop()
     for outcome, count in sorted(soak.outcomes.items()):
         print(f"{count:8}  {outcome}")
-    print(f"memory: {slope(soak.sizes[:-1]):+.0f} KiB an hour over the second half")
+    rise = slope(soak.sizes[:-1])
+    print(
+        "memory: too few lines for a slope" if rise is None else f"memory: {rise:+.0f} KiB an hour over the second half"
+    )
     print("not given back: " + (", ".join(held) or "nothing"))
     return 1 if held else 0
 

@@ -20,7 +20,7 @@ from kvquota_sidecar.engines.llamacpp import START_HEADER, read_llamacpp, read_s
 from kvquota_sidecar.engines.reading import Reading
 from kvquota_sidecar.ledger.asking import EngineSample
 from raw_client import RawClient
-from sidecar_on_vllm import asked
+from sidecar_on_vllm import asked, settled
 from sidecar_rig import BATCH, SEARCH, Running, config, eventually, post, running_sidecar, share
 from testengine.llamacpp import LlamaCpp, running_llamacpp
 
@@ -79,15 +79,7 @@ async def test_what_it_generates_passes_and_is_counted_by_its_own_count(
     llamacpp: LlamaCpp, path: str, body: dict[str, Any], outputs: int, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with before(llamacpp) as running:
-        counts: list[tuple[int, int]] = []
-        books = running.sidecar.books
-        settle = books.settle
-
-        def noted(ticket: int, prompt: Any, produced: Any, now: float, cached: Any = None) -> None:
-            counts.append((prompt, produced))
-            settle(ticket, prompt, produced, now, cached)
-
-        monkeypatch.setattr(books, "settle", noted)
+        counts = settled(running, monkeypatch)
         got = await asked(running, path, {**body, "stream": stream, "n": outputs}, tenant=SEARCH)
         assert (got.status, got.complete) == (200, True), got.body
         assert (b"[DONE]" in got.body) == stream

@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,12 +22,10 @@ from kvquota_api.usage import (
 )
 from operator_fakes import FakePod
 from operator_replicas import replica
-from operator_world import Object, World, metrics, operator, quota, until, until_true, with_crds, world_in
-from testcluster.apiserver import ApiServer
+from operator_world import Object, World, metrics, operator, quota, until, until_true
 
 pytestmark = pytest.mark.apiserver
 
-NUMBERS = itertools.count(211)
 SCALED = {"spec": {"kv": {"soft": {"percent": 99}, "hard": {"percent": 99}}}}  # more than the ladder leaves
 FLAPS = 12  # of a rung, one a second
 REJECTED = Rejected(generation=1, reason="Malformed", message="kv.capBlocks: too small")
@@ -42,19 +39,6 @@ TOLD = {
     ("Oversubscribed", "search"),
     ("ConfigRejected", "llama"),
 }
-
-
-@pytest.fixture(scope="module")
-def server(apiserver: ApiServer) -> Iterator[ApiServer]:
-    with with_crds(apiserver) as server:
-        yield server
-
-
-@pytest.fixture
-async def world(server: ApiServer) -> AsyncIterator[World]:
-    number = next(NUMBERS)
-    async with world_in(server, f"events-{number}", network=number) as world:
-        yield world
 
 
 @dataclass

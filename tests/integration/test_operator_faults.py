@@ -3,7 +3,7 @@
 import json
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
@@ -25,8 +25,8 @@ from kvquota_operator.handlers import framework, restarting
 from kvquota_operator.injection.outcomes import SidecarImage
 from kvquota_operator.settings import Address, LeaseSettings
 from kvquota_operator.webhook_settings import ServiceName, WebhookSettings
-from operator_replicas import HOME, Audit, account, audited_server
-from operator_world import Sidecar, World, key_secret, operator, pod, pool, quota, until, until_true, world_in
+from operator_replicas import HOME, Audit
+from operator_world import Sidecar, World, key_secret, operator, pod, pool, quota, until, until_true
 from testcluster.apiserver import ApiServer
 from testcluster.helm import Helm
 from testcluster.processes import free_port
@@ -47,29 +47,8 @@ CONFLICTS: dict[Call, Fault] = {("PATCH", "modelpools/status"): 409, ("PATCH", "
 
 
 @pytest.fixture(scope="module")
-def audit(tmp_path_factory: pytest.TempPathFactory) -> Audit:
-    return Audit(tmp_path_factory.mktemp("faults"))
-
-
-@pytest.fixture(scope="module")
-def server(audit: Audit) -> Iterator[ApiServer]:
-    with audited_server(audit) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def kubeconfig(server: ApiServer, audit: Audit) -> Path:
-    return account(server, "operator", audit.folder)
-
-
-NUMBERS = iter(range(220, 250))
-
-
-@pytest.fixture
-async def world(server: ApiServer) -> AsyncIterator[World]:
-    number = next(NUMBERS)
-    async with world_in(server, f"faults-{number}", network=number) as world:
-        yield world
+def server(audited: ApiServer) -> ApiServer:
+    return audited
 
 
 async def in_force(sidecar: Sidecar, percent: int) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ from kvquota_operator.adapters import probes
 from kvquota_operator.adapters.inbox import Inbox
 from kvquota_operator.handlers import framework
 from kvquota_operator.settings import Address
-from operator_replicas import HOME, Audit, Replica, account, audited_server, leader, replica
-from operator_world import Sidecar, World, install_crds, metrics, operator, quota, until, until_true, world_in
+from operator_replicas import HOME, Audit, Replica, leader, replica
+from operator_world import Sidecar, World, install_crds, metrics, operator, quota, until, until_true
 from testcluster.apiserver import ApiServer
 from testcluster.processes import free_port
 
@@ -32,29 +32,8 @@ SOON_S = 15.0
 
 
 @pytest.fixture(scope="module")
-def audit(tmp_path_factory: pytest.TempPathFactory) -> Audit:
-    return Audit(tmp_path_factory.mktemp("framework"))
-
-
-@pytest.fixture(scope="module")
-def server(audit: Audit) -> Iterator[ApiServer]:
-    with audited_server(audit) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def kubeconfig(server: ApiServer, audit: Audit) -> Path:
-    return account(server, "operator", audit.folder)
-
-
-NUMBERS = iter(range(205, 219))
-
-
-@pytest.fixture
-async def world(server: ApiServer) -> AsyncIterator[World]:
-    number = next(NUMBERS)
-    async with world_in(server, f"framework-{number}", network=number) as world:
-        yield world
+def server(audited: ApiServer) -> ApiServer:
+    return audited
 
 
 def ends(process: Replica) -> list[str]:

@@ -5,24 +5,24 @@ no part of a limit is given twice meanwhile.
 """
 
 import asyncio
-import os
 import random
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 import pytest
 
+import knobs
 from kvquota_api.memory.plan import PoolPlan, plan_pool
 from kvquota_api.pod_config import PodConfig, TenantShare, decode_config
 from kvquota_api.usage import Counts, EngineUsage, SyncRequest, TenantUsage, UsageReport
 from kvquota_api.validation import parse_model_pool
 from operator_fakes import FakePod
-from operator_replicas import Audit, Replica, account, audited_server, replica
-from operator_world import Sidecar, World, key_secret, pool, quota, until, until_true, world_in
+from operator_replicas import Audit, Replica, replica
+from operator_world import Sidecar, World, key_secret, pool, quota, until, until_true
 from testcluster.apiserver import ApiServer
 
 pytestmark = pytest.mark.apiserver
@@ -43,25 +43,8 @@ QUOTAS = ("search", "mail")
 
 
 @pytest.fixture(scope="module")
-def audit(tmp_path_factory: pytest.TempPathFactory) -> Audit:
-    return Audit(tmp_path_factory.mktemp("killed"))
-
-
-@pytest.fixture(scope="module")
-def server(audit: Audit) -> Iterator[ApiServer]:
-    with audited_server(audit) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def kubeconfig(server: ApiServer, audit: Audit) -> Path:
-    return account(server, "operator", audit.folder)
-
-
-@pytest.fixture
-async def world(server: ApiServer) -> AsyncIterator[World]:
-    async with world_in(server, "killed", network=126) as world:
-        yield world
+def server(audited: ApiServer) -> ApiServer:
+    return audited
 
 
 @dataclass
@@ -250,7 +233,7 @@ async def quiet(audit: Audit) -> None:
 async def test_an_operator_that_is_killed_at_random_moments_converges_and_gives_no_part_twice(
     world: World, audit: Audit, kubeconfig: Path
 ) -> None:
-    seed = int(os.environ.get("KVQUOTA_KILLS_SEED") or secrets.randbelow(10**6))
+    seed = knobs.seed("KVQUOTA_KILLS_SEED", secrets.randbelow(10**6))
     print(f"KVQUOTA_KILLS_SEED={seed} brings this run again")  # noqa: T201
     moments = random.Random(seed)
     changes = Changes(world, seed)

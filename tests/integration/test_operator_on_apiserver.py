@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from typing import Any
 
@@ -25,29 +24,11 @@ from operator_world import (
     quota,
     until,
     until_true,
-    with_crds,
-    world_in,
 )
-from testcluster.apiserver import ApiServer
 from testcluster.processes import free_port
 from testcluster.programs import ProgramError
 
 pytestmark = pytest.mark.apiserver
-
-NUMBERS = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def server(apiserver: ApiServer) -> Iterator[ApiServer]:
-    with with_crds(apiserver) as server:
-        yield server
-
-
-@pytest.fixture
-async def world(server: ApiServer) -> AsyncIterator[World]:
-    number = next(NUMBERS)
-    async with world_in(server, f"operator-{number}", network=number) as world:
-        yield world
 
 
 async def one_tenant(world: World) -> Sidecar:

@@ -1,19 +1,19 @@
 """Two replicas of the operator over a real API server: who leads, who follows, and what is written meanwhile."""
 
 import asyncio
-import os
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from operator_replicas import Asked, Audit, Replica, account, audited_server, leader, replica
-from operator_world import Sidecar, World, quota, until, until_true, world_in
+import knobs
+from operator_replicas import Asked, Audit, Replica, account, leader, replica
+from operator_world import Sidecar, World, quota, until, until_true
 from testcluster.apiserver import ApiServer
 
 pytestmark = pytest.mark.apiserver
@@ -21,35 +21,19 @@ pytestmark = pytest.mark.apiserver
 QUOTAS = 12
 PODS = 3
 LEASE_S = 10.0  # of kvquota_operator.leading.Timing
-AWAY_S = float(os.environ.get("KVQUOTA_AWAY_SECONDS", "60"))
+AWAY_S = knobs.seconds("KVQUOTA_AWAY_SECONDS", 60.0)
 MOST_WRITES = 4 * (QUOTAS + PODS + 1)
 """For one edit of all quotas: each status, each config, and as much again for what comes late, twice."""
 
 
 @pytest.fixture(scope="module")
-def audit(tmp_path_factory: pytest.TempPathFactory) -> Audit:
-    return Audit(tmp_path_factory.mktemp("replicas"))
-
-
-@pytest.fixture(scope="module")
-def server(audit: Audit) -> Iterator[ApiServer]:
-    with audited_server(audit) as server:
-        yield server
+def server(audited: ApiServer) -> ApiServer:
+    return audited
 
 
 @pytest.fixture(scope="module")
 def accounts(server: ApiServer, audit: Audit) -> dict[str, Path]:
     return {name: account(server, name, audit.folder) for name in ("a", "b")}
-
-
-NUMBERS = iter(range(210, 220))
-
-
-@pytest.fixture
-async def world(server: ApiServer) -> AsyncIterator[World]:
-    number = next(NUMBERS)
-    async with world_in(server, f"replicas-{number}", network=number) as world:
-        yield world
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """A limit over all pods on a real API server: its parts go where requests are refused for want of them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -10,28 +9,11 @@ import yaml
 
 from kvquota_api.usage import Counts, EngineUsage, SyncRequest, TenantUsage, UsageReport
 from operator_fakes import FakePod
-from operator_world import Sidecar, World, operator, pod, quota, until, until_true, with_crds, world_in
-from testcluster.apiserver import ApiServer
+from operator_world import Sidecar, World, operator, pod, quota, until, until_true
 
 pytestmark = pytest.mark.apiserver
 
 ENGINE = EngineUsage(state="Ready", blocks=5_001, block_tokens=16)
-
-
-@pytest.fixture(scope="module")
-def server(apiserver: ApiServer) -> Iterator[ApiServer]:
-    with with_crds(apiserver) as server:
-        yield server
-
-
-NUMBERS = iter((90, 91, 92))
-
-
-@pytest.fixture
-async def world(server: ApiServer) -> AsyncIterator[World]:
-    number = next(NUMBERS)
-    async with world_in(server, f"parts-{number}", network=number) as world:
-        yield world
 
 
 @dataclass
@@ -57,6 +39,16 @@ async def idle_pod(world: World, name: str) -> tuple[Sidecar, AskedPod]:
     return sidecar, fake
 
 
+async def where_one_goes(world: World, *, grace_seconds: int) -> tuple[Sidecar, Sidecar]:
+    """Two idle pods that share a limit: one that stays, and one that is given time when it is deleted."""
+    await world.add_pool()
+    await world.apply(quota("search", scope="Pool", kv={"hard": {"tokens": 64_000}}, maxContextTokens=1_600))
+    stays, _ = await idle_pod(world, "llama-0")
+    await on_a_node(world, "llama-1", grace_seconds=grace_seconds)
+    goes, _ = await idle_pod(world, "llama-1")
+    return stays, goes
+
+
 async def test_parts_follow_demand(world: World) -> None:
     await world.add_pool()
     await world.apply(quota("search", hard=40, scope="Pool", maxContextTokens=1_600))
@@ -80,11 +72,7 @@ async def test_parts_follow_demand(world: World) -> None:
 
 
 async def test_a_pod_deleted_by_force_keeps_its_part_until_its_grace_period_is_over(world: World) -> None:
-    await world.add_pool()
-    await world.apply(quota("search", scope="Pool", kv={"hard": {"tokens": 64_000}}, maxContextTokens=1_600))
-    stays, _ = await idle_pod(world, "llama-0")
-    await on_a_node(world, "llama-1", grace_seconds=15)
-    goes, _ = await idle_pod(world, "llama-1")
+    stays, goes = await where_one_goes(world, grace_seconds=15)
     async with operator(world):
         await until_true(lambda: (stays.hard("search"), goes.hard("search")) == (2_000, 2_000), what="equal parts")
         await world.kubectl("delete", "pod", "llama-1", "--force", "--grace-period=0")
@@ -96,11 +84,7 @@ async def test_a_pod_deleted_by_force_keeps_its_part_until_its_grace_period_is_o
 
 
 async def test_a_pod_that_lost_its_labels_keeps_its_part_for_as_long_as_it_is_there(world: World) -> None:
-    await world.add_pool()
-    await world.apply(quota("search", scope="Pool", kv={"hard": {"tokens": 64_000}}, maxContextTokens=1_600))
-    stays, _ = await idle_pod(world, "llama-0")
-    await on_a_node(world, "llama-1", grace_seconds=1)
-    leaves, _ = await idle_pod(world, "llama-1")
+    stays, leaves = await where_one_goes(world, grace_seconds=1)
 
     def parts() -> tuple[int | None, int | None]:
         return stays.hard("search"), leaves.hard("search")

@@ -2,7 +2,6 @@
 what becomes of Secrets that are edited and of an API server that is killed."""
 
 import json
-import os
 import secrets
 import subprocess
 import threading
@@ -18,6 +17,7 @@ from typing import Any
 import openai
 import pytest
 
+import knobs
 import sidecar_program
 from operator_replicas import Audit, account, audited_server, replica
 from testcluster.apiserver import ApiServer
@@ -46,7 +46,7 @@ BLOCKS, BLOCK_TOKENS = 1024, 16
 DECODE_RATE = 25  # tokens/s: a stream of some hundred tokens is open while an API server is away
 WRITE_S = 5.0  # between two writes of one status, kvquota_operator.reconcile.writes
 MINUTE_S = 60.0
-AWAY_S = float(os.environ.get("KVQUOTA_AWAY_SECONDS", "3"))
+AWAY_S = knobs.seconds("KVQUOTA_AWAY_SECONDS", 3.0)
 """And some seconds more until the next one is ready: 600 shows the ten minutes that are too long for every run."""
 
 OTHERS = ("edited", "damaged")

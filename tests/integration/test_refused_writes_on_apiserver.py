@@ -1,7 +1,6 @@
 """What people see of quotas that pods do not enforce, and of objects that the cluster lets nobody store."""
 
-import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -18,31 +17,14 @@ from operator_world import (
     quota,
     until,
     until_true,
-    with_crds,
-    world_in,
 )
-from testcluster.apiserver import ApiServer
 from testcluster.processes import free_port
 from testcluster.programs import ProgramError
 
 pytestmark = pytest.mark.apiserver
 
-NUMBERS = itertools.count(201)
 NOBODY = "127.77.200.250"
 RULE = "every ConfigMap has to name its team"
-
-
-@pytest.fixture(scope="module")
-def server(apiserver: ApiServer) -> Iterator[ApiServer]:
-    with with_crds(apiserver) as server:
-        yield server
-
-
-@pytest.fixture
-async def world(server: ApiServer) -> AsyncIterator[World]:
-    number = next(NUMBERS)
-    async with world_in(server, f"refused-{number}", network=number) as world:
-        yield world
 
 
 @pytest.fixture

@@ -3,14 +3,12 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from operator_world import Object, World, operator, quota, until, with_crds, world_in
-from testcluster.apiserver import ApiServer
+from operator_world import Object, World, operator, quota, until
 
 pytestmark = pytest.mark.apiserver
 
@@ -18,19 +16,7 @@ PODS = ("llama-0", "llama-1", "llama-2")
 TIERS = [{"name": "gold", "priority": 7, "kv": {"soft": {"percent": 10}, "hard": {"percent": 40}}}]
 
 
-@pytest.fixture(scope="module")
-def server(apiserver: ApiServer) -> Iterator[ApiServer]:
-    with with_crds(apiserver) as server:
-        yield server
-
-
-@pytest.fixture
-async def world(server: ApiServer) -> AsyncIterator[World]:
-    async with world_in(server, "render", network=240) as world:
-        yield world
-
-
-def rendered(folder: Path, pod: str, *options: str) -> str:
+def rendered(folder: Path, namespace: str, pod: str, *options: str) -> str:
     command: list[str | Path] = [
         sys.executable,
         "-m",
@@ -39,7 +25,7 @@ def rendered(folder: Path, pod: str, *options: str) -> str:
         "--manifests",
         folder,
         "-n",
-        "render",
+        namespace,
         "--pod",
         pod,
     ]
@@ -76,5 +62,5 @@ async def test_render_prints_the_config_map_that_the_operator_stores(world: Worl
             for each in await world.list("configmaps", "-l", "kvquota.dev/pool")
         }
     for name in PODS:
-        printed = yaml.safe_load(await asyncio.to_thread(rendered, tmp_path, name, "-o", "yaml"))
+        printed = yaml.safe_load(await asyncio.to_thread(rendered, tmp_path, world.namespace, name, "-o", "yaml"))
         assert printed == what_counts(stored[name])

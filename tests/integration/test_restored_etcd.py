@@ -2,12 +2,12 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from operator_world import World, operator, quota, until, until_true, with_crds, world_in
+from operator_world import World, operator, quota, until, until_true, with_crds
 from testcluster.apiserver import ApiServer
 
 pytestmark = pytest.mark.apiserver
@@ -18,12 +18,6 @@ def server() -> Iterator[ApiServer]:
     """One of its own: what others have there would be put back too."""
     with ApiServer() as server, with_crds(server) as server:
         yield server
-
-
-@pytest.fixture
-async def world(server: ApiServer) -> AsyncIterator[World]:
-    async with world_in(server, "restored-etcd", network=189) as world:
-        yield world
 
 
 async def version(world: World) -> int:

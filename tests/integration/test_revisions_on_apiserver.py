@@ -1,6 +1,5 @@
 """A pool rolls to another model on a real API server: each pod is governed by the plan of its own revision."""
 
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -11,25 +10,12 @@ from kvquota_api.meta import REVIEWED_ANNOTATION
 from kvquota_api.usage import EngineUsage, SyncRequest, UsageReport
 from kvquota_api.validation import parse_model_pool
 from operator_fakes import FakePod
-from operator_world import Sidecar, World, operator, pool, quota, until, until_true, with_crds, world_in
-from testcluster.apiserver import ApiServer
+from operator_world import Sidecar, World, operator, pool, quota, until, until_true
 
 pytestmark = pytest.mark.apiserver
 
 NEW_MODEL = {"name": "llama-3.2-1b-fp8", "kvCacheDtype": "fp8"}
 NEW_ENGINE = {"blockSize": 32}
-
-
-@pytest.fixture(scope="module")
-def server(apiserver: ApiServer) -> Iterator[ApiServer]:
-    with with_crds(apiserver) as server:
-        yield server
-
-
-@pytest.fixture
-async def world(server: ApiServer) -> AsyncIterator[World]:
-    async with world_in(server, "revisions", network=121) as world:
-        yield world
 
 
 @dataclass

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from kvquota_sidecar.engines.vllm import read_vllm
+from raw_client import Got
 from sidecar_on_vllm import asked, before, straight_to
 from sidecar_rig import BATCH, SEARCH, eventually, post, share
 from testengine.client import client_of
@@ -15,31 +16,39 @@ from testengine.vllm import VllmArguments, VllmEngine
 
 pytestmark = [pytest.mark.engine, pytest.mark.heavy]
 
-LONG = {"prompt": [300] * 300, "max_tokens": 1500, "ignore_eos": True, "stream": True}
+# An idle machine makes 300 tokens of each in a second, and a server whose cores are busy answers after three seconds:
+# none may be over before it was looked at.
+LONG = {"prompt": [300] * 300, "max_tokens": 7800, "ignore_eos": True}
 REQUESTS = 6
+POOL_BYTES = 64 * 1024 * 1024  # 2,048 blocks: room for all of them to their ends
 
 
 @pytest.fixture(scope="module")
 def two_servers() -> Iterator[EngineUnderTest]:
     """Both of them take connections, the kernel says which one."""
-    with VllmEngine(VllmArguments(api_servers=2)) as engine:
+    with VllmEngine(VllmArguments(api_servers=2, kv_cache_bytes=POOL_BYTES, max_model_len=8192)) as engine:
         yield engine.under_test
+
+
+async def _metrics(engine: EngineUnderTest) -> Got:
+    """By a new connection, so that of several calls each server has some."""
+    async with await straight_to(engine) as direct:
+        return await direct.ask(b"GET /metrics HTTP/1.1\r\nHost: engine\r\nConnection: close\r\n\r\n")
 
 
 async def test_what_either_server_was_given_is_read_as_that_of_one_engine_and_tokens_are_counted(
     two_servers: EngineUnderTest,
 ) -> None:
-    shares = (share(SEARCH, soft=100, hard=400), share(BATCH, soft=100, hard=400))
+    shares = (share(SEARCH, soft=100, hard=2000), share(BATCH, soft=100, hard=400))
     async with client_of(two_servers) as client:  # before its first request it does not say what it runs
         assert (await client.post("/v1/completions", {"model": "tiny", "prompt": "a", "max_tokens": 1})).status == 200
     async with before(two_servers, *shares) as running, client_of(two_servers) as client:
         clients = [await running.connect() for _ in range(REQUESTS)]
-        for each in clients:
-            each.send(post(json.dumps({"model": "tiny", **LONG}).encode(), "/v1/completions"))
+        for at, each in enumerate(clients):  # one streams: a server that has six streams answers others after seconds
+            body = {"model": "tiny", **LONG, "stream": at == 0}
+            each.send(post(json.dumps(body).encode(), "/v1/completions"))
         await eventually("all run", lambda: running.report().engine.running == REQUESTS)
-        for _ in range(6):  # a new connection each, so that both servers are asked
-            async with await straight_to(two_servers) as direct:
-                got = await direct.ask(b"GET /metrics HTTP/1.1\r\nHost: engine\r\nConnection: close\r\n\r\n")
+        for got in await asyncio.gather(*[_metrics(two_servers) for _ in range(6)]):
             reading = read_vllm(got.body.decode())
             assert reading is not None
             sample, marks = reading.sample, reading.marks
@@ -48,7 +57,7 @@ async def test_what_either_server_was_given_is_read_as_that_of_one_engine_and_to
                 two_servers.block_tokens,
                 (),
             )
-            assert (sample.running, sample.waiting) == (REQUESTS, 0)
+            assert (sample.running, sample.waiting, sample.finished) == (REQUESTS, 0, 1)
             assert sample.used_blocks is not None
             assert sample.used_blocks > 300 // two_servers.block_tokens
             assert (marks.starts, marks.work is not None) == (frozenset(), True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sidecar_on_vllm import asked, before
+from sidecar_on_vllm import asked, before, settled
 from sidecar_rig import BATCH, SEARCH, eventually, share
 from testengine.port import EngineUnderTest
 from testengine.vllm import VllmArguments, VllmEngine
@@ -38,15 +38,7 @@ async def test_what_is_pooled_is_settled_by_the_engines_own_count(
 ) -> None:
     shares = (share(SEARCH, soft=100, hard=400), share(BATCH, soft=100, hard=400))
     async with before(embedding, *shares) as running:
-        counts: list[tuple[int, int]] = []
-        books = running.sidecar.books
-        settle = books.settle
-
-        def noted(ticket: int, prompt: Any, produced: Any, now: float, cached: Any = None) -> None:
-            counts.append((prompt, produced))
-            settle(ticket, prompt, produced, now, cached)
-
-        monkeypatch.setattr(books, "settle", noted)
+        counts = settled(running, monkeypatch)
         got = await asked(running, path, body, tenant=SEARCH)
         assert (got.status, got.complete) == (200, True), got.body
         await running.idle()

@@ -1,7 +1,5 @@
 """What kubectl shows of usage: a refusal, traffic that went past the sidecar, quotas that wait for a review."""
 
-import itertools
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
@@ -19,29 +17,14 @@ from kvquota_api.usage import (
     UsageReport,
 )
 from operator_fakes import FakePod
-from operator_world import World, operator, quota, until, until_true, with_crds, world_in
-from testcluster.apiserver import ApiServer
+from operator_world import World, operator, quota, until, until_true
 
 pytestmark = pytest.mark.apiserver
 
-NUMBERS = itertools.count(101)
 REFUSAL = (
     "This request needs 12,000 tokens of KV cache and the tenant search may hold 10,000: send a shorter prompt or a"
     " smaller max_tokens"
 )
-
-
-@pytest.fixture(scope="module")
-def server(apiserver: ApiServer) -> Iterator[ApiServer]:
-    with with_crds(apiserver) as server:
-        yield server
-
-
-@pytest.fixture
-async def world(server: ApiServer) -> AsyncIterator[World]:
-    number = next(NUMBERS)
-    async with world_in(server, f"status-{number}", network=number) as world:
-        yield world
 
 
 @dataclass

@@ -1,8 +1,6 @@
 """Two versions side by side: a sidecar under a newer operator, and an operator among older and newer sidecars."""
 
-import itertools
 import json
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,19 +8,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from contract_versions import signed
+from contract_versions import raw, signed
 from kvquota_api import pod_config, usage
 from kvquota_api.pod_config import PodConfig
 from kvquota_api.usage import SyncRequest, UsageReport
 from operator_fakes import FakePod
-from operator_world import World, operator, quota, until, until_true, with_crds, world_in
+from operator_world import World, operator, quota, until, until_true
 from sidecar_program import AUTHORIZED, Program, engine, files_of, mounted, replaced, send, start
 from sidecar_rig import SEARCH, TOKEN, chat, completion, config, identity, share
-from testcluster.apiserver import ApiServer
 from testcluster.processes import Keeper
 
-VERSIONS = Path(__file__).parents[1] / "data" / "versions"
-NUMBERS = itertools.count(161)
 NEW = "config.tenants[].requestsPerMinute"
 
 
@@ -120,23 +115,10 @@ class OtherVersion(FakePod):
         in_force = {name: ours["inForce"][name] for name in known}
         if self.unknown:
             in_force["unknownFields"] = list(self.unknown)
-        theirs = json.loads((VERSIONS / self.version / "report.json").read_text())
+        theirs = raw(self.version, "report")
         theirs.pop("rejected", None)
         theirs["tenants"][0]["id"] = self.tenant
         return {**theirs, "sequence": ours["sequence"], "epoch": ours["epoch"], "inForce": in_force}
-
-
-@pytest.fixture(scope="module")
-def server(apiserver: ApiServer) -> Iterator[ApiServer]:
-    with with_crds(apiserver) as server:
-        yield server
-
-
-@pytest.fixture
-async def world(server: ApiServer) -> AsyncIterator[World]:
-    number = next(NUMBERS)
-    async with world_in(server, f"versions-{number}", network=number) as world:
-        yield world
 
 
 async def with_one_pod(world: World, version: str, *unknown: str) -> OtherVersion:

@@ -5,7 +5,7 @@ import base64
 import json
 import shutil
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from cryptography import x509
 
 from kvquota_operator.adapters.authority import Authority, Lifetimes, Signed, next_authority, sign
 from operator_replicas import Replica, replica
-from operator_world import Object, World, until, with_crds, world_in
+from operator_world import Object, World, until, world_in
 from testcluster.apiserver import ApiServer
 from testcluster.processes import free_port
 
@@ -24,12 +24,6 @@ pytestmark = pytest.mark.apiserver
 NAMESPACE = "mounted-secret"
 HOST = "127.0.0.1"
 EXPIRY = "kvquota_operator_webhook_certificate_expiry_seconds"
-
-
-@pytest.fixture(scope="module")
-def server(apiserver: ApiServer) -> Iterator[ApiServer]:
-    with with_crds(apiserver) as server:
-        yield server
 
 
 @pytest.fixture

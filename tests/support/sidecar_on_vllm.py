@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from kvquota_api.memory.blocks import LayerGroup
 from kvquota_api.pod_config import KvPlan, TenantShare
 from raw_client import Got, RawClient
@@ -42,6 +44,20 @@ def address_of(engine: EngineUnderTest) -> tuple[str, int]:
 async def straight_to(engine: EngineUnderTest) -> RawClient:
     """A client that goes around the sidecar."""
     return await RawClient.open(*address_of(engine))
+
+
+def settled(running: Running, patch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """What the engine's own counts tell the books from now on: tokens of each prompt, and those produced for it."""
+    counts: list[tuple[int, int]] = []
+    books = running.sidecar.books
+    settle = books.settle
+
+    def noted(ticket: int, prompt: Any, produced: Any, now: float, cached: Any = None) -> None:
+        counts.append((prompt, produced))
+        settle(ticket, prompt, produced, now, cached)
+
+    patch.setattr(books, "settle", noted)
+    return counts
 
 
 async def asked(running: Running, path: str, body: dict[str, Any], *headers: str, tenant: str) -> Got:

@@ -1,17 +1,12 @@
-"""Documents and reports of other versions: what is taken of them, what is named, what refuses them.
-
-tests/data/versions has what 0.1.0 writes, what one would that knows none of the fields with a default, and what a later
-version may.
-"""
+"""Documents and reports of other versions: what is taken of them, what is named, what refuses them."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from contract_versions import signed
+from contract_versions import NEW_IN_CONFIG, NEW_IN_IDENTITY, raw, signed, written
 from kvquota_api import usage
 from kvquota_api.pod_config import (
     FOR_THE_OPERATOR,
@@ -32,24 +27,7 @@ from kvquota_api.pod_config import (
     unknown_fields,
 )
 
-VERSIONS = Path(__file__).parents[1] / "data" / "versions"
 RELEASED = ("0.1.0",)
-NEW_IN_CONFIG = (
-    "config.burst",
-    "config.earlier[].requestsPerMinute",
-    "config.kv.groups[].sinkTokens",
-    "config.kv.offloadBlocks",
-    "config.ladder.shed.byTenant",
-    "config.tenants[].requestsPerMinute",
-)
-
-
-def written(version: str, name: str) -> bytes:
-    return (VERSIONS / version / f"{name}.json").read_bytes()
-
-
-def raw(version: str, name: str) -> Any:
-    return json.loads(written(version, name))
 
 
 # What was released.
@@ -110,7 +88,7 @@ def test_an_identity_of_a_later_version_is_taken_but_for_what_is_new_which_is_na
 
     now = decode_identity(written("0.1.0", "identity"))
     assert (later.api_keys, later.jwt, later.trusted_peer) == (now.api_keys, now.jwt, now.trusted_peer)
-    assert unknown_fields(later) == ("identity.jwt.leewaySeconds", "identity.mutualTls")
+    assert unknown_fields(later) == NEW_IN_IDENTITY
 
 
 def test_the_report_of_a_later_version_is_taken_but_for_what_is_new() -> None:

@@ -10,13 +10,14 @@ import pytest
 BENCH = Path(__file__).parents[1] / "bench"
 OPERATOR = BENCH / "operatorbench"
 PASS = OPERATOR / "pass_speed.py"
+SOAK = BENCH / "soak.py"
 
 
-def run(program: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """As a person starts it, who did not set what make sets."""
+def run(program: Path, *arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
+    """As a person starts it, who did not set what make sets; `more` of it is set."""
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [sys.executable, str(program), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environ)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environ | more)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,20 @@ def run(program: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
 )
 def test_what_would_measure_nothing_is_refused(program: Path, arguments: str, says: str) -> None:
     done = run(program, *arguments.split())
+    assert done.returncode == 2
+    assert says in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        pytest.param("--seconds 0", "argument --seconds: '0' is not a number of seconds above 0", id="no time"),
+        pytest.param("--rate inf", "'inf' is not a number of requests a second above 0", id="no end of requests"),
+        pytest.param("--every nan", "argument --every: 'nan' is not a number of seconds above 0", id="no number"),
+    ],
+)
+def test_a_soak_without_a_load_is_refused(arguments: str, says: str) -> None:
+    done = run(SOAK, *arguments.split(), PYTHONPATH=str(BENCH.parent / "support"))
     assert done.returncode == 2
     assert says in done.stderr.splitlines()[-1]
 

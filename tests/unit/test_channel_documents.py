@@ -2,10 +2,10 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
+from contract_versions import NEW_IN_CONFIG, NEW_IN_IDENTITY, written
 from kvquota_api import pod_config
 from kvquota_api.pod_config import PodConfig, PodRef
 from kvquota_api.usage import InForce, Source
@@ -121,28 +121,13 @@ def test_requests_are_judged_once_it_can_be_told_whose_they_are(documents: Docum
     assert (documents.directory is not None) == expected
 
 
-NEWER = Path(__file__).parents[1] / "data" / "versions" / "newer"
-
-
 @pytest.mark.parametrize("source", ["File", "Channel"])
 def test_what_a_newer_version_says_beyond_this_one_is_told_by_name_wherever_it_came_from(source: Source) -> None:
-    documents = offered((NEWER / "config.json").read_bytes(), source, Documents())
-    documents = offer_identity(documents, (NEWER / "identity.json").read_bytes(), source)
+    documents = offered(written("newer", "config"), source, Documents())
+    documents = offer_identity(documents, written("newer", "identity"), source)
     assert (documents.rejected, documents.in_force().generation, documents.source) == (None, 7, source)
-    assert documents.in_force().unknown_fields == (
-        "config.burst",
-        "config.earlier[].requestsPerMinute",
-        "config.kv.groups[].sinkTokens",
-        "config.kv.offloadBlocks",
-        "config.ladder.shed.byTenant",
-        "config.tenants[].requestsPerMinute",
-        "identity.jwt.leewaySeconds",
-        "identity.mutualTls",
-    )
-    assert offered(config(generation=8), documents=documents).in_force().unknown_fields == (
-        "identity.jwt.leewaySeconds",
-        "identity.mutualTls",
-    )
+    assert documents.in_force().unknown_fields == (*NEW_IN_CONFIG, *NEW_IN_IDENTITY)
+    assert offered(config(generation=8), documents=documents).in_force().unknown_fields == NEW_IN_IDENTITY
 
 
 def test_what_is_in_force_is_said_by_digest() -> None:

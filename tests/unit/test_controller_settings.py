@@ -83,6 +83,7 @@ def test_what_a_command_line_means(argv: list[str], settings: OperatorSettings) 
         ),
         pytest.param(["--all-namespaces", "--log-format=xml"], "choose from", id="a format that there is not"),
         pytest.param(["--all-namespaces", "--kubeconfig=/nowhere"], "name a kubeconfig", id="a file that is not there"),
+        pytest.param(["--version", "foo"], "foo is not expected beside --version: leave it out", id="a word for it"),
     ],
 )
 def test_what_is_refused_says_what_to_write(

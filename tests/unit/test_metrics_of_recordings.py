@@ -3,6 +3,7 @@
 Two requests of 1,115 and 1,126 tokens ran in llama.cpp; in vLLM eleven, and eight where it had two API servers.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,41 +15,27 @@ from kvquota_sidecar.engines.vllm import read_vllm
 from kvquota_sidecar.ledger.asking import EngineSample
 
 FOLDER = Path(__file__).parents[1] / "data" / "expositions"
+VLLM = EngineSample(
+    blocks=Blocks(512), block_tokens=Tokens(32), preemptions=0, finished=0, prompt_tokens=0, cached_tokens=0
+)
+
+
+def worked(*, used: int, running: int, finished: int, looked_up: int, found: int) -> EngineSample:
+    """Of vLLM, where nobody waits; `looked_up` and `found`: tokens of its prefix cache."""
+    load = replace(VLLM, used_blocks=Blocks(used), running=running, waiting=0)
+    return replace(load, finished=finished, prompt_tokens=looked_up, cached_tokens=found)
+
+
 ONE_SERVER = Reading(
-    EngineSample(
-        blocks=Blocks(512),
-        block_tokens=Tokens(32),
-        used_blocks=Blocks(187),
-        running=11,
-        waiting=0,
-        preemptions=0,
-        finished=3110,
-        prompt_tokens=571731,
-        cached_tokens=393056,
-    ),
+    worked(used=187, running=11, finished=3110, looked_up=571731, found=393056),
     Marks(starts=frozenset({1796052168.87}), work=592468.0),
 )
 TWO_SERVERS = Reading(
-    EngineSample(
-        blocks=Blocks(512),
-        block_tokens=Tokens(32),
-        used_blocks=Blocks(144),
-        running=8,
-        waiting=0,
-        preemptions=0,
-        finished=16,
-        prompt_tokens=5600,
-        cached_tokens=2304,
-    ),
+    worked(used=144, running=8, finished=16, looked_up=5600, found=2304),
     Marks(work=8112.0),  # processes of one port do not say when they started
 )
 # Processes of one port leave out a gauge that none of them has ever set: that is not known, and not zero.
-FRESH = Reading(
-    EngineSample(
-        blocks=Blocks(512), block_tokens=Tokens(32), preemptions=0, finished=0, prompt_tokens=0, cached_tokens=0
-    ),
-    Marks(work=0.0),
-)
+FRESH = Reading(VLLM, Marks(work=0.0))
 LLAMACPP = Reading(
     EngineSample(
         block_tokens=Tokens(1),

@@ -52,10 +52,20 @@ def port(text: str) -> int:
 
 def seconds(text: str) -> float:
     """More than none, and an end."""
+    return above_zero(text, "seconds")
+
+
+def per_second(text: str) -> float:
+    """How many requests a second, more than none."""
+    return above_zero(text, "requests a second")
+
+
+def above_zero(text: str, what: str) -> float:
+    """A number that has an end."""
     try:
         found = float(text)
     except ValueError:
         found = 0.0
     if not 0 < found < math.inf:
-        raise ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+        raise ArgumentTypeError(f"{text!r} is not a number of {what} above 0")
     return found

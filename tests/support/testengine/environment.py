@@ -39,10 +39,9 @@ class _Wanted:
     takes: str
 
 
-_VLLM = _Wanted(
-    "vLLM", Path(__file__).resolve().parents[3] / "requirements" / "engine.lock", "6 GB on disk, 2 to 10 minutes"
-)
-_LLAMACPP = _Wanted("llama.cpp", Path(__file__).with_name("llamacpp.lock"), "150 MB on disk, 15 seconds")
+_LOCKS = Path(__file__).resolve().parents[3] / "requirements"
+_VLLM = _Wanted("vLLM", _LOCKS / "engine.lock", "6 GB on disk, 2 to 10 minutes")
+_LLAMACPP = _Wanted("llama.cpp", _LOCKS / "llamacpp.lock", "150 MB on disk, 15 seconds")
 
 
 def engine_python() -> Path:
